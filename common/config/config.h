@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// The resolved configuration of one run: plain data, validated once (config/validate.h), then only
+// read. Every field is a key of the same name in TOML and in `a.b=c` overrides.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "common/base/time.h"
+
+namespace paceline {
+
+struct DataConfig {
+  std::string name = "fashion-mnist";                      ///< fashion-mnist | synthetic
+  std::string path = "/usr/share/datasets/fashion-mnist";  ///< folder of the idx.gz files
+  std::int64_t train_limit = 0;                            ///< use only the first n images; 0: all
+  std::int64_t test_limit = 0;                             ///< likewise for the test set
+};
+
+struct TrainConfig {
+  std::int64_t batch = 64;       ///< samples per worker and step
+  std::int64_t samples = 60000;  ///< samples to train on, all workers together
+  std::int64_t eval_every = 0;   ///< samples between evaluations; 0: only at the end
+  double target_accuracy = 0.0;  ///< test accuracy (0..1) whose time is recorded; 0: none
+  std::string on_nan = "stop";   ///< stop | continue
+};
+
+struct OptimizerConfig {
+  std::string name = "sgd";  ///< sgd | adam
+  double lr = 0.05;
+  double momentum = 0.9;
+  bool nesterov = false;
+  double weight_decay = 0.0;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+};
+
+struct LearningRateConfig {
+  std::string schedule = "constant";  ///< constant | step | cosine
+  std::int64_t warmup_steps = 0;      ///< linear warm-up
+  std::int64_t step_every = 1000;     ///< schedule=step: steps between drops
+  double gamma = 0.1;                 ///< schedule=step: factor of each drop
+  double min_lr = 0.0;                ///< schedule=cosine: floor
+};
+
+struct SyncConfig {
+  bool exact = false;   ///< sums as scaled 64-bit integers: the same bits in any order
+  bool overlap = true;  ///< communicate while backward still runs
+};
+
+struct BucketConfig {
+  std::size_t size = std::size_t{25} << 20;       ///< bytes
+  std::size_t first_size = std::size_t{1} << 20;  ///< bytes of the bucket that is ready first
+};
+
+struct PsConfig {
+  int servers = 1;
+  std::string placement = "process";  ///< process | colocated (a thread in each of the first ranks)
+  std::string consistency = "bsp";    ///< bsp | ssp | asp
+  int staleness = 3;                  ///< bound s of ssp
+  std::string transport = "auto";     ///< auto | tcp | ipc (ZeroMQ's transport)
+};
+
+struct RingConfig {
+  std::string algorithm = "auto";  ///< auto | ring | tree | halving_doubling | hierarchical
+  std::size_t chunk = 0;           ///< bytes moved in one round; 0: chosen by size
+};
+
+struct CommConfig {
+  std::string transport = "auto";  ///< auto | inproc | shm | tcp
+  Nanoseconds timeout = std::chrono::seconds(30);
+  std::string host = "127.0.0.1";  ///< address to listen on (IPv4 or IPv6)
+  int tcp_connections = 1;         ///< connections per pair of ranks
+};
+
+struct LinkConfig {
+  std::string inter = "none";  ///< link between nodes: "1gbit,50us" or none (unshaped)
+  std::string intra = "none";  ///< link between ranks of one node
+};
+
+struct TopologyConfig {
+  int ranks_per_node = 0;  ///< ranks that share a node and its NIC; 0: all ranks on one node
+};
+
+struct ComputeConfig {
+  Nanoseconds emulate{0};  ///< time one step's forward and backward take on the emulated device
+  int threads = 1;         ///< threads per worker for the layers' arithmetic
+};
+
+struct RunDirConfig {
+  std::string dir = "runs";
+  std::string name;  ///< defaults to the backend's name
+};
+
+struct FaultConfig {
+  std::string kill;  ///< "RANK@PHASE[:STEP]": that rank sends itself SIGKILL there
+  std::string
+      stop;  ///< likewise SIGSTOP. Phases: start, rendezvous, forward, backward, commit, last
+};
+
+struct Config {
+  std::string sync = "ring";
+  std::string model = "cnn";
+  std::string device = "cpu";
+  int world = 1;
+  std::uint64_t seed = 1;
+  DataConfig data;
+  TrainConfig train;
+  OptimizerConfig optimizer;
+  LearningRateConfig lr;
+  SyncConfig sync_options;  ///< keys sync.*
+  BucketConfig bucket;
+  PsConfig ps;
+  RingConfig ring;
+  CommConfig comm;
+  LinkConfig link;
+  TopologyConfig topology;
+  ComputeConfig compute;
+  RunDirConfig run;
+  FaultConfig fault;
+};
+
+}  // namespace paceline

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model: a static sequence of layers over flat arenas, with explicit forward and backward.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/sync/bucket_plan.h"
+
+namespace paceline {
+
+/// Height, width, channels of one sample (NHWC in memory). A vector has height = width = 1.
+struct SampleShape {
+  std::int64_t height = 1;
+  std::int64_t width = 1;
+  std::int64_t channels = 1;
+  [[nodiscard]] std::int64_t elements() const noexcept { return height * width * channels; }
+  bool operator==(const SampleShape&) const = default;
+};
+
+/// One parameter tensor and its place in the flat arenas. Offsets descend with the layer: the last
+/// layer's tensors lie first (backward order).
+struct Parameter {
+  std::string name;                 ///< "conv1.weight"
+  std::vector<std::int64_t> shape;  ///< PyTorch's layout: linear [out, in], conv [out, in, kh, kw]
+  Range range;                      ///< elements of the arenas
+  int layer = 0;                    ///< index of its layer, forward order
+};
+
+/// A batch in host memory, borrowed during forward and backward.
+struct Batch {
+  std::span<const float> inputs;         ///< [samples, height, width, channels]
+  std::span<const std::int32_t> labels;  ///< [samples], 0 <= label < classes
+  std::int64_t samples = 0;              ///< 0 is allowed: gradients become zero
+};
+
+struct BatchResult {
+  double loss_sum = 0.0;     ///< cross-entropy summed over the batch's samples
+  std::int64_t correct = 0;  ///< samples whose largest logit is the label
+};
+
+/// Told by Model around each layer, forward index 0..layers-1, so that a trainer can wait for
+/// weights, launch buckets, and pace an emulated device.
+class LayerHooks {
+ public:
+  LayerHooks() = default;
+  virtual ~LayerHooks() = default;
+  LayerHooks(const LayerHooks&) = delete;
+  LayerHooks& operator=(const LayerHooks&) = delete;
+  virtual void before_forward(int layer) = 0;
+  virtual void after_forward(int layer) = 0;
+  /// The layer's weight gradients are final and its weights are not read again in this step.
+  virtual void after_backward(int layer) = 0;
+};
+
+/// Not thread-safe; one per worker. Several models of one process may compute at once.
+class Model {
+ public:
+  Model() = default;
+  virtual ~Model() = default;
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  [[nodiscard]] virtual std::string_view name() const noexcept = 0;
+  [[nodiscard]] virtual SampleShape input_shape() const noexcept = 0;
+  [[nodiscard]] virtual int classes() const noexcept = 0;
+  [[nodiscard]] virtual int layers() const noexcept = 0;
+  [[nodiscard]] virtual std::string_view layer_name(int layer) const = 0;
+  /// Multiply-adds ×2 of one sample's forward; backward is taken as twice that.
+  [[nodiscard]] virtual double layer_flops(int layer) const = 0;
+  /// In arena order (last layer first).
+  [[nodiscard]] virtual const std::vector<Parameter>& parameters() const noexcept = 0;
+  [[nodiscard]] std::size_t parameter_elements() const noexcept {
+    return parameters().empty() ? 0 : parameters().back().range.end;
+  }
+
+  /// Fills `weights` (parameter_elements() floats): He-uniform as PyTorch's defaults,
+  /// U(-1/sqrt(fan_in), 1/sqrt(fan_in)) for weights and biases, from a counter-based generator, so
+  /// the values depend on (seed, parameter, element) alone.
+  virtual void initialise(std::span<float> weights, std::uint64_t seed) const = 0;
+
+  /// Forward and backward. Overwrites all of `gradients` with the sum over the batch's samples.
+  /// Both spans hold parameter_elements() floats; they may change between calls (buffers), but
+  /// keeping them stable is faster. `hooks` may be null.
+  virtual BatchResult train_batch(const Batch& batch, std::span<const float> weights,
+                                  std::span<float> gradients, LayerHooks* hooks) = 0;
+
+  /// Forward only.
+  virtual BatchResult evaluate_batch(const Batch& batch, std::span<const float> weights) = 0;
+
+  /// Bytes of activations and scratch held now.
+  [[nodiscard]] virtual std::size_t activation_bytes() const noexcept = 0;
+};
+
+/// Names that make_model takes: softmax, mlp, cnn.
+[[nodiscard]] const std::vector<std::string>& model_names();
+
+/// The CPU model (oneDNN). `threads`: OpenMP threads of the calling worker's primitives. Throws
+/// ConfigError for an unknown name.
+[[nodiscard]] std::unique_ptr<Model> make_model(std::string_view name, SampleShape input,
+                                                int classes, int threads);
+
+}  // namespace paceline

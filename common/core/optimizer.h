@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Applies updates to a range of weights. Whoever owns weights (a ring rank, a server's shard, a
+// Hogwild! worker) owns one of these for them; element-wise, so ranges may be cut anywhere and give
+// the same bits.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "common/base/buffer.h"
+#include "common/sync/optimizer_spec.h"
+#include "common/sync/state_io.h"
+
+namespace paceline {
+
+/// One update: where the bits come from besides weights and gradients.
+struct UpdateInfo {
+  std::int64_t step = 0;  ///< updates this range has seen before; Adam's bias correction
+  float lr = 0.0F;
+  float gradient_scale = 1.0F;  ///< multiplies the gradient sum: 1 / samples
+};
+
+/// State (momentum, or Adam's two moments) for `elements` weights, zero at first. Not thread-safe;
+/// disjoint ranges may be applied from different threads.
+class Optimizer {
+ public:
+  Optimizer(const OptimizerSpec& spec, std::size_t elements);
+
+  /// weights_out = update of weights_in by `gradient` for elements [begin, begin + gradient.size())
+  /// of this optimizer's range. `weights_in` and `weights_out` may be the same memory, else must
+  /// not overlap; all spans have the same length.
+  void apply(std::size_t begin, std::span<const float> weights_in, std::span<float> weights_out,
+             std::span<const float> gradient, const UpdateInfo& info);
+
+  [[nodiscard]] const OptimizerSpec& spec() const noexcept { return spec_; }
+  /// Bytes of state.
+  [[nodiscard]] std::size_t state_bytes() const noexcept { return state_.size(); }
+
+  void save(StateWriter& writer) const;
+  void load(StateReader& reader);
+
+ private:
+  OptimizerSpec spec_;
+  std::size_t elements_;
+  Buffer state_;
+};
+
+}  // namespace paceline

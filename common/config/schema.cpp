@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/config/schema.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <optional>
+
+#include "common/base/error.h"
+#include "common/config/value_text.h"
+
+namespace paceline {
+namespace {
+
+template <auto Member>
+auto& top(Config& config) {
+  return config.*Member;
+}
+template <auto Group, auto Member>
+auto& in(Config& config) {
+  return config.*Group.*Member;
+}
+
+Key boolean(std::string_view name, KeyField field, std::string_view help) {
+  return {name, KeyKind::boolean, field, 0, 0, {}, {}, help};
+}
+Key integer(std::string_view name, KeyField field, std::int64_t low, std::int64_t high,
+            std::string_view help) {
+  return {name, KeyKind::integer, field, low, high, {}, {}, help};
+}
+Key number(std::string_view name, KeyField field, NumberBounds bounds, std::string_view help) {
+  return {name, KeyKind::number, field, 0, 0, bounds, {}, help};
+}
+Key text(std::string_view name, KeyField field, std::string_view help) {
+  return {name, KeyKind::text, field, 0, 0, {}, {}, help};
+}
+Key choice(std::string_view name, KeyField field, std::vector<std::string_view> choices,
+           std::string_view help) {
+  return {name, KeyKind::choice, field, 0, 0, {}, std::move(choices), help};
+}
+Key size(std::string_view name, KeyField field, std::int64_t low, std::int64_t high,
+         std::string_view help) {
+  return {name, KeyKind::size, field, low, high, {}, {}, help};
+}
+Key duration(std::string_view name, KeyField field, Nanoseconds low, Nanoseconds high,
+             std::string_view help) {
+  return {name, KeyKind::duration, field, low.count(), high.count(), {}, {}, help};
+}
+
+constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kGiB = std::int64_t{1} << 30;
+constexpr std::int64_t kBillion = 1'000'000'000;
+constexpr std::int64_t kTrillion = 1'000 * kBillion;
+
+void add_general_keys(std::vector<Key>& keys) {
+  using namespace std::chrono_literals;
+  keys.push_back(text("sync", top<&Config::sync>,
+                      "the backend that synchronises gradients; in a file also sync.backend"));
+  keys.push_back(choice("model", top<&Config::model>, {"softmax", "mlp", "cnn"},
+                        "softmax regression, MLP 784-512-512-10, or a CNN with two convolutions"));
+  keys.push_back(choice("device", top<&Config::device>, {"cpu", "cuda"}, "where layers compute"));
+  keys.push_back(integer("world", top<&Config::world>, 1, 1024, "workers"));
+  keys.push_back(integer("seed", top<&Config::seed>, 0, kMost,
+                         "of the initial weights and of the order of samples"));
+  keys.push_back(boolean("sync.exact", in<&Config::sync_options, &SyncConfig::exact>,
+                         "sum gradients as scaled 64-bit integers: the same bits in any order"));
+  keys.push_back(boolean("sync.overlap", in<&Config::sync_options, &SyncConfig::overlap>,
+                         "communicate while backward still runs"));
+  keys.push_back(choice("data.name", in<&Config::data, &DataConfig::name>,
+                        {"fashion-mnist", "synthetic"}, "data set"));
+  keys.push_back(
+      text("data.path", in<&Config::data, &DataConfig::path>, "folder of the idx.gz files"));
+  keys.push_back(integer("data.train_limit", in<&Config::data, &DataConfig::train_limit>, 0,
+                         kBillion, "use only the first n training images; 0: all"));
+  keys.push_back(integer("data.test_limit", in<&Config::data, &DataConfig::test_limit>, 0, kBillion,
+                         "use only the first n test images; 0: all"));
+}
+
+void add_training_keys(std::vector<Key>& keys) {
+  keys.push_back(integer("train.batch", in<&Config::train, &TrainConfig::batch>, 1, 1 << 20,
+                         "samples per worker and step"));
+  keys.push_back(integer("train.samples", in<&Config::train, &TrainConfig::samples>, 1, kTrillion,
+                         "samples to train on, all workers together"));
+  keys.push_back(integer("train.eval_every", in<&Config::train, &TrainConfig::eval_every>, 0,
+                         kTrillion, "samples between evaluations; 0: only at the end"));
+  keys.push_back(number("train.target_accuracy", in<&Config::train, &TrainConfig::target_accuracy>,
+                        {0.0, 1.0, false, false}, "test accuracy whose time is recorded; 0: none"));
+  keys.push_back(choice("train.on_nan", in<&Config::train, &TrainConfig::on_nan>,
+                        {"stop", "continue"}, "what a loss that is not finite does"));
+  keys.push_back(choice("optimizer.name", in<&Config::optimizer, &OptimizerConfig::name>,
+                        {"sgd", "adam"}, "update rule"));
+  keys.push_back(number("optimizer.lr", in<&Config::optimizer, &OptimizerConfig::lr>,
+                        {0.0, 1e6, false, false}, "base learning rate"));
+  keys.push_back(number("optimizer.momentum", in<&Config::optimizer, &OptimizerConfig::momentum>,
+                        {0.0, 1.0, false, true}, "of sgd"));
+  keys.push_back(boolean("optimizer.nesterov", in<&Config::optimizer, &OptimizerConfig::nesterov>,
+                         "Nesterov's form of the momentum (sgd)"));
+  keys.push_back(number("optimizer.weight_decay",
+                        in<&Config::optimizer, &OptimizerConfig::weight_decay>,
+                        {0.0, 1e6, false, false}, "L2 term added to the gradient"));
+  keys.push_back(number("optimizer.beta1", in<&Config::optimizer, &OptimizerConfig::beta1>,
+                        {0.0, 1.0, false, true}, "of adam"));
+  keys.push_back(number("optimizer.beta2", in<&Config::optimizer, &OptimizerConfig::beta2>,
+                        {0.0, 1.0, false, true}, "of adam"));
+  keys.push_back(number("optimizer.epsilon", in<&Config::optimizer, &OptimizerConfig::epsilon>,
+                        {0.0, 1.0, true, false}, "of adam"));
+  keys.push_back(choice("lr.schedule", in<&Config::lr, &LearningRateConfig::schedule>,
+                        {"constant", "step", "cosine"}, "of the learning rate after warm-up"));
+  keys.push_back(integer("lr.warmup_steps", in<&Config::lr, &LearningRateConfig::warmup_steps>, 0,
+                         kBillion, "steps of linear warm-up"));
+  keys.push_back(integer("lr.step_every", in<&Config::lr, &LearningRateConfig::step_every>, 1,
+                         kBillion, "lr.schedule=step: steps between drops"));
+  keys.push_back(number("lr.gamma", in<&Config::lr, &LearningRateConfig::gamma>,
+                        {0.0, 1.0, true, false}, "lr.schedule=step: factor of each drop"));
+  keys.push_back(number("lr.min_lr", in<&Config::lr, &LearningRateConfig::min_lr>,
+                        {0.0, 1e6, false, false}, "lr.schedule=cosine: floor"));
+}
+
+void add_communication_keys(std::vector<Key>& keys) {
+  using namespace std::chrono_literals;
+  keys.push_back(size("bucket.size", in<&Config::bucket, &BucketConfig::size>, 4, 64 * kGiB,
+                      "largest bucket of gradients; a larger tensor is a bucket alone"));
+  keys.push_back(size("bucket.first_size", in<&Config::bucket, &BucketConfig::first_size>, 4,
+                      64 * kGiB, "the same for the bucket that is ready first"));
+  keys.push_back(
+      integer("ps.servers", in<&Config::ps, &PsConfig::servers>, 1, 1024, "servers of the ps"));
+  keys.push_back(choice("ps.placement", in<&Config::ps, &PsConfig::placement>,
+                        {"process", "colocated"},
+                        "servers as processes of their own, or in the first ranks"));
+  keys.push_back(choice("ps.consistency", in<&Config::ps, &PsConfig::consistency>,
+                        {"bsp", "ssp", "asp"}, "synchronous, bounded staleness, asynchronous"));
+  keys.push_back(integer("ps.staleness", in<&Config::ps, &PsConfig::staleness>, 0, 1'000'000,
+                         "ps.consistency=ssp: how many steps a worker may run ahead"));
+  keys.push_back(choice("ps.transport", in<&Config::ps, &PsConfig::transport>,
+                        {"auto", "tcp", "ipc"}, "between workers and servers"));
+  keys.push_back(choice("ring.algorithm", in<&Config::ring, &RingConfig::algorithm>,
+                        {"auto", "ring", "tree", "halving_doubling", "hierarchical"},
+                        "allreduce of sync=ring; auto picks by size"));
+  keys.push_back(size("ring.chunk", in<&Config::ring, &RingConfig::chunk>, 0, 64 * kGiB,
+                      "bytes moved in one round; 0: chosen by size"));
+  keys.push_back(choice("comm.transport", in<&Config::comm, &CommConfig::transport>,
+                        {"auto", "inproc", "shm", "tcp"},
+                        "between ranks; auto: shared memory within a node, TCP between nodes"));
+  keys.push_back(duration("comm.timeout", in<&Config::comm, &CommConfig::timeout>, 100ms, 24h,
+                          "a rank that is silent or dead ends the run within it"));
+  keys.push_back(
+      text("comm.host", in<&Config::comm, &CommConfig::host>, "IPv4 or IPv6 address to listen on"));
+  keys.push_back(integer("comm.tcp_connections", in<&Config::comm, &CommConfig::tcp_connections>, 1,
+                         64, "TCP connections per pair of ranks"));
+}
+
+void add_emulation_keys(std::vector<Key>& keys) {
+  using namespace std::chrono_literals;
+  keys.push_back(
+      text("link.inter", in<&Config::link, &LinkConfig::inter>,
+           "emulated link between nodes: RATE,LATENCY as in 1gbit,50us; none: unshaped"));
+  keys.push_back(text("link.intra", in<&Config::link, &LinkConfig::intra>,
+                      "the same between ranks of one node"));
+  keys.push_back(integer("topology.ranks_per_node",
+                         in<&Config::topology, &TopologyConfig::ranks_per_node>, 0, 1024,
+                         "ranks that share a node and its network card; 0: all ranks"));
+  keys.push_back(duration("compute.emulate", in<&Config::compute, &ComputeConfig::emulate>, 0s, 1h,
+                          "pad a step's forward and backward to that of a given device; 0: off"));
+  keys.push_back(integer("compute.threads", in<&Config::compute, &ComputeConfig::threads>, 1, 1024,
+                         "threads per worker for the layers' arithmetic"));
+  keys.push_back(
+      text("run.dir", in<&Config::run, &RunDirConfig::dir>, "folder that gets the run's folder"));
+  keys.push_back(text("run.name", in<&Config::run, &RunDirConfig::name>,
+                      "last part of the run folder's name; empty: the backend's name"));
+  keys.push_back(text("fault.kill", in<&Config::fault, &FaultConfig::kill>,
+                      "for tests: RANK@PHASE[:STEP], that rank sends itself SIGKILL there; phases "
+                      "start, rendezvous, forward, backward, commit, last"));
+  keys.push_back(
+      text("fault.stop", in<&Config::fault, &FaultConfig::stop>, "for tests: likewise SIGSTOP"));
+}
+
+std::vector<Key> make_keys() {
+  std::vector<Key> keys;
+  add_general_keys(keys);
+  add_training_keys(keys);
+  add_communication_keys(keys);
+  add_emulation_keys(keys);
+  return keys;
+}
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+std::string raw_as_text(const RawValue& value) {
+  if (const auto* flag = std::get_if<bool>(&value)) return *flag ? "true" : "false";
+  if (const auto* whole = std::get_if<std::int64_t>(&value)) return fmt::format("{}", *whole);
+  if (const auto* real = std::get_if<double>(&value)) return format_number(*real);
+  std::string text = std::get<std::string>(value);
+  constexpr std::size_t kShown = 80;
+  if (text.size() > kShown) {
+    text.resize(kShown);
+    text += "...";
+  }
+  return toml_quoted(text);
+}
+
+/// The value as an int64 (integer, size in bytes, duration in ns), empty for another type.
+std::optional<std::int64_t> as_int64(const Key& key, const RawValue& value) {
+  const auto* text = std::get_if<std::string>(&value);
+  const auto* whole = std::get_if<std::int64_t>(&value);
+  switch (key.kind) {
+    case KeyKind::integer:
+      return whole != nullptr ? std::optional(*whole) : std::nullopt;
+    case KeyKind::size:
+      if (whole != nullptr) return *whole;
+      return text != nullptr ? parse_size(*text) : std::nullopt;
+    case KeyKind::duration:
+      if (whole != nullptr) return *whole == 0 ? std::optional<std::int64_t>(0) : std::nullopt;
+      if (text != nullptr) {
+        if (const auto parsed = parse_duration(*text)) return parsed->count();
+      }
+      return std::nullopt;
+    default:
+      return std::nullopt;
+  }
+}
+
+std::optional<double> as_number(const RawValue& value) {
+  if (const auto* real = std::get_if<double>(&value)) return *real;
+  if (const auto* whole = std::get_if<std::int64_t>(&value)) return static_cast<double>(*whole);
+  return std::nullopt;
+}
+
+bool within(const NumberBounds& bounds, double value) {
+  return (bounds.open_low ? value > bounds.low : value >= bounds.low) &&
+         (bounds.open_high ? value < bounds.high : value <= bounds.high);
+}
+
+/// Stores into the field; false when the value is of the wrong type or out of range.
+bool store(Config& config, const Key& key, const RawValue& value) {
+  switch (key.kind) {
+    case KeyKind::boolean: {
+      const auto* flag = std::get_if<bool>(&value);
+      if (flag == nullptr) return false;
+      std::get<bool& (*)(Config&)>(key.field)(config) = *flag;
+      return true;
+    }
+    case KeyKind::number: {
+      const auto real = as_number(value);
+      if (!real || !within(key.number, *real)) return false;
+      std::get<double& (*)(Config&)>(key.field)(config) = *real;
+      return true;
+    }
+    case KeyKind::text:
+    case KeyKind::choice: {
+      const auto* text = std::get_if<std::string>(&value);
+      if (text == nullptr || !printable_utf8(*text)) return false;
+      if (key.kind == KeyKind::choice && std::ranges::find(key.choices, *text) == key.choices.end())
+        return false;
+      std::get<std::string& (*)(Config&)>(key.field)(config) = *text;
+      return true;
+    }
+    default: {
+      const auto whole = as_int64(key, value);
+      if (!whole || *whole < key.low || *whole > key.high) return false;
+      std::visit(
+          [&](auto field) {
+            using Value = std::remove_reference_t<decltype(field(config))>;
+            if constexpr (std::is_integral_v<Value> && !std::is_same_v<Value, bool>)
+              field(config) = static_cast<Value>(*whole);
+            else if constexpr (std::is_same_v<Value, Nanoseconds>)
+              field(config) = Nanoseconds(*whole);
+          },
+          key.field);
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+std::span<const Key> config_keys() {
+  static const std::vector<Key> keys = make_keys();
+  return keys;
+}
+
+const Key* find_key(std::string_view name) {
+  if (name == "sync.backend") name = "sync";
+  const auto keys = config_keys();
+  const auto found = std::ranges::find(keys, name, &Key::name);
+  return found == keys.end() ? nullptr : &*found;
+}
+
+std::string nearest_name(std::string_view name, std::span<const std::string_view> names) {
+  std::string_view best;
+  // Longer inputs cannot be a slip of a key; this also bounds the work on untrusted text.
+  std::size_t least = name.size() > 64 ? 0 : std::max<std::size_t>(3, name.size() / 3 + 1);
+  for (const std::string_view candidate : names) {
+    const std::size_t distance = name.size() > 64 ? least : edit_distance(name, candidate);
+    if (distance < least && distance < candidate.size()) {
+      least = distance;
+      best = candidate;
+    }
+  }
+  return std::string(best);
+}
+
+std::string unknown_key_message(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const Key& key : config_keys()) names.push_back(key.name);
+  std::string near = nearest_name(name, names);
+  if (near.empty()) {  // the right last part in the wrong group
+    for (const std::string_view candidate : names) {
+      if (candidate.ends_with(fmt::format(".{}", name))) near = candidate;
+    }
+  }
+  std::string shown(name.substr(0, 80));
+  const std::string hint = near.empty() ? std::string("see docs/configuration.md for all keys")
+                                        : fmt::format("did you mean '{}'?", near);
+  return fmt::format("unknown key {} ({})", toml_quoted(shown), hint);
+}
+
+std::string allowed_text(const Key& key) {
+  switch (key.kind) {
+    case KeyKind::boolean:
+      return "true or false";
+    case KeyKind::integer:
+      if (key.high == kMost) return fmt::format("an integer from {} up", key.low);
+      return fmt::format("an integer from {} to {}", key.low, key.high);
+    case KeyKind::number:
+      return fmt::format("a number {} {:g} and {} {:g}", key.number.open_low ? "above" : "from",
+                         key.number.low, key.number.open_high ? "below" : "up to", key.number.high);
+    case KeyKind::text:
+      return "a text without control characters";
+    case KeyKind::choice:
+      return fmt::format("one of {}", fmt::join(key.choices, ", "));
+    case KeyKind::size:
+      return fmt::format("a size from {} to {}, such as 65536, 1MB or 25MiB", format_size(key.low),
+                         format_size(key.high));
+    case KeyKind::duration:
+      return fmt::format("a duration from {} to {}, such as 50us, 120ms or 2s",
+                         format_duration(Nanoseconds(key.low)),
+                         format_duration(Nanoseconds(key.high)));
+  }
+  return {};
+}
+
+void set_value(Config& config, const Key& key, const RawValue& value, std::string_view where) {
+  if (!store(config, key, value)) {
+    throw ConfigError(fmt::format("{}{} = {} is not allowed: it must be {}", where, key.name,
+                                  raw_as_text(value), allowed_text(key)));
+  }
+}
+
+std::string value_as_toml(const Config& config, const Key& key) {
+  Config copy = config;  // the table's accessors give mutable references
+  return std::visit(
+      [&](auto field) -> std::string {
+        const auto& value = field(copy);
+        using Value = std::remove_cvref_t<decltype(value)>;
+        if constexpr (std::is_same_v<Value, bool>)
+          return value ? "true" : "false";
+        else if constexpr (std::is_same_v<Value, std::string>)
+          return toml_quoted(value);
+        else if constexpr (std::is_same_v<Value, double>)
+          return format_number(value);
+        else if constexpr (std::is_same_v<Value, Nanoseconds>)
+          return toml_quoted(format_duration(value));
+        else if (key.kind == KeyKind::size) {
+          const std::string size = format_size(static_cast<std::int64_t>(value));
+          return size.back() == 'B' ? toml_quoted(size) : size;
+        } else
+          return fmt::format("{}", value);
+      },
+      key.field);
+}
+
+}  // namespace paceline

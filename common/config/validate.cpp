@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/config/validate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "common/base/error.h"
+#include "common/config/schema.h"
+#include "common/config/value_text.h"
+
+namespace paceline {
+namespace {
+
+constexpr std::array<std::string_view, 6> kPhases{"start",    "rendezvous", "forward",
+                                                  "backward", "commit",     "last"};
+
+void check_backend(const Config& config, std::span<const std::string_view> backends) {
+  if (std::ranges::find(backends, config.sync) != backends.end()) return;
+  const std::string near = nearest_name(config.sync, backends);
+  throw ConfigError(fmt::format(
+      "sync = {} is not a backend{}; it must be one of {}", toml_quoted(config.sync),
+      near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near), fmt::join(backends, ", ")));
+}
+
+void check_training(const Config& config) {
+  if (config.device == "cuda") {
+    throw ConfigError(
+        "device = \"cuda\" is not available: this build has no GPU support; use device=cpu");
+  }
+  const std::int64_t steps = planned_steps(config);
+  if (config.lr.warmup_steps > steps) {
+    throw ConfigError(fmt::format(
+        "lr.warmup_steps = {} is longer than the run: train.samples = {} with train.batch = {} and "
+        "world = {} make {} steps",
+        config.lr.warmup_steps, config.train.samples, config.train.batch, config.world, steps));
+  }
+  if (config.lr.schedule == "cosine" && config.lr.min_lr > config.optimizer.lr) {
+    throw ConfigError(fmt::format("lr.min_lr = {} must be at most optimizer.lr = {}",
+                                  config.lr.min_lr, config.optimizer.lr));
+  }
+  if (config.optimizer.nesterov && config.optimizer.name != "sgd") {
+    throw ConfigError(
+        fmt::format("optimizer.nesterov = true needs optimizer.name = \"sgd\", not {}",
+                    toml_quoted(config.optimizer.name)));
+  }
+  if (config.optimizer.nesterov && config.optimizer.momentum == 0.0) {
+    throw ConfigError("optimizer.nesterov = true needs optimizer.momentum above 0");
+  }
+}
+
+void check_fault(const Config& config, std::string_view key, std::string_view text) {
+  const FaultSpec fault = parse_fault(key, text);
+  if (fault.rank >= config.world) {
+    throw ConfigError(fmt::format("{} = {} names rank {}, but world = {}: ranks are 0 to {}", key,
+                                  toml_quoted(text), fault.rank, config.world, config.world - 1));
+  }
+}
+
+void check_places(const Config& config) {
+  if (config.comm.host.empty()) {
+    throw ConfigError("comm.host = \"\" must be an IPv4 or IPv6 address, such as 127.0.0.1 or ::1");
+  }
+  if (config.run.dir.empty()) throw ConfigError("run.dir = \"\" must be the path of a folder");
+  const bool plain = config.run.name.find('/') == std::string::npos && config.run.name != "." &&
+                     config.run.name != ".." && config.run.name.size() <= 100;
+  if (!plain) {
+    throw ConfigError(fmt::format(
+        "run.name = {} must be part of a folder's name: without '/' and at most 100 bytes",
+        toml_quoted(config.run.name.substr(0, 120))));
+  }
+  if (config.data.path.empty() && config.data.name != "synthetic") {
+    throw ConfigError("data.path = \"\" must be the folder of the idx.gz files");
+  }
+}
+
+}  // namespace
+
+std::int64_t planned_steps(const Config& config) noexcept {
+  const std::int64_t per_step = config.train.batch * config.world;
+  return (config.train.samples + per_step - 1) / per_step;
+}
+
+FaultSpec parse_fault(std::string_view key, std::string_view text) {
+  if (text.empty()) return {};
+  const std::string_view rank_text = text.substr(0, std::min(text.find('@'), text.size()));
+  std::string_view phase = text.substr(std::min(rank_text.size() + 1, text.size()));
+  std::string_view step_text = "0";
+  if (const std::size_t colon = phase.find(':'); colon != std::string_view::npos) {
+    step_text = phase.substr(colon + 1);
+    phase = phase.substr(0, colon);
+  }
+  const std::int64_t rank = parse_integer(rank_text).value_or(-1);
+  const std::int64_t step = parse_integer(step_text).value_or(-1);
+  const bool known = std::ranges::find(kPhases, phase) != kPhases.end();
+  if (rank < 0 || rank > 1023 || !known || step < 0) {
+    throw ConfigError(fmt::format(
+        "{} = {} must be RANK@PHASE or RANK@PHASE:STEP with a phase of {}, such as 1@backward:3",
+        key, toml_quoted(text.substr(0, 80)), fmt::join(kPhases, ", ")));
+  }
+  return {static_cast<int>(rank), std::string(phase), step};
+}
+
+void validate(const Config& config, const ValidationRules& rules) {
+  check_backend(config, rules.backends);
+  check_training(config);
+  check_fault(config, "fault.kill", config.fault.kill);
+  check_fault(config, "fault.stop", config.fault.stop);
+  check_places(config);
+  if (rules.check_link) {
+    rules.check_link("link.inter", config.link.inter);
+    rules.check_link("link.intra", config.link.intra);
+  }
+}
+
+}  // namespace paceline

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks that need several keys at once and no backend, made before any process starts.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "common/config/config.h"
+
+namespace paceline {
+
+/// What the configuration cannot know by itself.
+struct ValidationRules {
+  std::span<const std::string_view> backends;  ///< values of sync
+  /// Throws ConfigError for a link text that is not valid (comm's parse_link). May be empty.
+  std::function<void(std::string_view key, std::string_view text)> check_link;
+};
+
+/// Throws ConfigError naming the key, the value and what is allowed.
+void validate(const Config& config, const ValidationRules& rules);
+
+/// Steps of a run: samples over batch · world, rounded up.
+[[nodiscard]] std::int64_t planned_steps(const Config& config) noexcept;
+
+/// A parsed fault.kill or fault.stop.
+struct FaultSpec {
+  int rank = -1;  ///< -1: no fault
+  std::string phase;
+  std::int64_t step = 0;
+};
+
+/// Parses "RANK@PHASE[:STEP]" or empty text. Throws ConfigError naming `key`.
+[[nodiscard]] FaultSpec parse_fault(std::string_view key, std::string_view text);
+
+}  // namespace paceline

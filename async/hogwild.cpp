@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "async/hogwild.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <string>
+
+#include "common/base/buffer.h"
+#include "common/base/error.h"
+#include "common/core/optimizer.h"
+
+namespace paceline {
+
+namespace {
+
+constexpr Traits kTraits{Consistency::asynchronous, UpdatePlace::shared_memory, true};
+
+struct SharedModel {
+  explicit SharedModel(std::span<const float> init) : memory(init.size_bytes()) {
+    std::copy(init.begin(), init.end(), memory.as<float>().begin());
+  }
+  Buffer memory;
+  std::atomic<std::int64_t> updates{0};
+};
+
+/// Hands rank 0's SharedModel to the other threads of this process. Collective.
+std::shared_ptr<SharedModel> share_model(Communicator& workers, std::span<const float> init) {
+  std::shared_ptr<SharedModel> model;
+  if (workers.rank() == 0) {
+    model = std::make_shared<SharedModel>(init);
+  }
+  const auto* mine = &model;
+  std::string blob(sizeof(mine), '\0');
+  std::memcpy(blob.data(), &mine, sizeof(mine));
+  blob = workers.broadcast(0, std::move(blob));
+  const std::shared_ptr<SharedModel>* root = nullptr;
+  std::memcpy(&root, blob.data(), sizeof(root));
+  if (workers.rank() != 0) {
+    model = *root;
+  }
+  workers.barrier();
+  return model;
+}
+
+class HogwildSynchronizer final : public Synchronizer {
+ public:
+  explicit HogwildSynchronizer(Communicator& workers) : workers_(workers) {}
+
+  [[nodiscard]] Traits traits() const noexcept override { return kTraits; }
+
+  ReplicaView bind(const BucketPlan& plan, Device& /*device*/, const OptimizerSpec& optimizer,
+                   std::span<const float> init) override {
+    plan_ = plan;
+    model_ = share_model(workers_, init);
+    gradients_ = Buffer(plan.elements() * sizeof(float));
+    optimizer_ = std::make_unique<Optimizer>(optimizer, plan.elements());
+    return {model_->memory.as<float>(), gradients_.as<float>()};
+  }
+
+  void begin_step(const StepInfo& info) override {
+    info_ = info;
+    updates_seen_ = model_->updates.load(std::memory_order_relaxed);
+  }
+
+  void parameters_needed(BucketId /*b*/, Stream& /*stream*/) override {}
+
+  void gradient_ready(BucketId b, const Event& done) override {
+    done.synchronize();
+    if (info_.samples == 0) {
+      return;
+    }
+    const Range range = plan_[b];
+    for (std::size_t begin = range.begin; begin < range.end; begin += kBlock) {
+      update_block(begin, std::min(kBlock, range.end - begin));
+    }
+  }
+
+  StepReport commit() override {
+    StepReport report;
+    if (info_.samples > 0) {
+      const std::int64_t now = model_->updates.fetch_add(1, std::memory_order_relaxed);
+      report.staleness.add(now - updates_seen_);
+      ++updates_;
+    }
+    return report;
+  }
+
+  void quiesce() override { workers_.barrier(); }
+
+  void save(StateWriter& writer) const override {
+    optimizer_->save(writer);
+    writer.put("hogwild.updates", updates_);
+  }
+  void load(StateReader& reader) override {
+    optimizer_->load(reader);
+    updates_ = reader.get("hogwild.updates");
+  }
+
+ private:
+  static constexpr std::size_t kBlock = 2048;
+
+  /// Reads a block, lets the optimizer step a private copy, adds the difference to what the shared
+  /// block holds by then.
+  void update_block(std::size_t begin, std::size_t count) {
+    std::array<float, kBlock> before;
+    std::array<float, kBlock> after;
+    const std::span<float> shared = model_->memory.as<float>().subspan(begin, count);
+    for (std::size_t i = 0; i < count; ++i) {
+      before[i] = std::atomic_ref(shared[i]).load(std::memory_order_relaxed);
+    }
+    optimizer_->apply(begin, std::span(before).first(count), std::span(after).first(count),
+                      gradients_.as<float>().subspan(begin, count),
+                      {updates_, info_.lr, 1.0F / static_cast<float>(info_.samples)});
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::atomic_ref element(shared[i]);
+      element.store(element.load(std::memory_order_relaxed) + (after[i] - before[i]),
+                    std::memory_order_relaxed);
+    }
+  }
+
+  Communicator& workers_;
+  BucketPlan plan_;
+  std::shared_ptr<SharedModel> model_;
+  Buffer gradients_;
+  std::unique_ptr<Optimizer> optimizer_;
+  StepInfo info_;
+  std::int64_t updates_seen_ = 0;
+  std::int64_t updates_ = 0;
+};
+
+void validate(const Config& config) {
+  if (config.sync_options.exact) {
+    throw ConfigError(
+        "sync.exact = true makes sums independent of their order, but sync=hogwild applies every "
+        "update on its own; allowed with hogwild: false");
+  }
+  if (config.comm.transport != "auto" && config.comm.transport != "inproc") {
+    throw ConfigError("comm.transport = " + config.comm.transport +
+                      ": sync=hogwild shares one address space; allowed: auto, inproc");
+  }
+}
+
+std::unique_ptr<Synchronizer> make(const WorkerContext& context) {
+  return std::make_unique<HogwildSynchronizer>(context.workers);
+}
+
+}  // namespace
+
+Backend hogwild_backend() {
+  Backend backend;
+  backend.name = "hogwild";
+  backend.summary = "threads update one shared weight buffer without locks (Niu et al. 2011)";
+  backend.traits = kTraits;
+  backend.workers = WorkerKind::thread;
+  backend.validate = validate;
+  backend.make = make;
+  return backend;
+}
+
+}  // namespace paceline

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// The layers of the CPU device. Activations are NHWC; parameters stay in PyTorch's layout in the
+// flat arenas and are brought into the layout that oneDNN prefers anew in every step.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "common/core/layer.h"
+#include "common/core/sequential.h"
+
+namespace paceline {
+
+/// oneDNN's engine and the scratch memory that all layers of one model share.
+class DnnlContext;
+[[nodiscard]] std::shared_ptr<DnnlContext> make_dnnl_context();
+/// The same as what Sequential takes.
+[[nodiscard]] std::shared_ptr<SharedScratch> as_shared_scratch(
+    std::shared_ptr<DnnlContext> context);
+
+enum class Activation : std::uint8_t { none, relu };
+
+/// y = act(W·x + b): x [n, in], W [out, in], b [out], y [n, out].
+/// An input with height and width is flattened as PyTorch does, channels first: column
+/// (c·height + h)·width + w of W belongs to x[h, w, c].
+/// dW = dyᵀ·x, db = Σ dy, dx = dy·W, with dy masked by y > 0 under ReLU.
+[[nodiscard]] std::unique_ptr<Layer> make_linear(std::shared_ptr<DnnlContext> context,
+                                                 std::string name, SampleShape input,
+                                                 std::int64_t outputs, Activation activation);
+
+/// Who multiplies a ReLU's incoming gradient by [y > 0].
+enum class ReluMask : std::uint8_t {
+  here,   ///< the layer that has the ReLU
+  above,  ///< the layer that follows has already done it (make_max_pool with `after_relu`)
+};
+
+/// 3×3 convolution, stride 1, no padding:
+/// y[h, w, o] = act(b[o] + Σ_{i, j, c} x[h+i, w+j, c]·W[o, c, i, j]); y is 2 smaller each way.
+/// Throws ConfigError when the input is smaller than 3×3.
+[[nodiscard]] std::unique_ptr<Layer> make_conv2d(std::shared_ptr<DnnlContext> context,
+                                                 std::string name, SampleShape input,
+                                                 std::int64_t outputs, Activation activation,
+                                                 ReluMask mask);
+
+/// 2×2 maximum, stride 2; an odd last row or column is left out and gets no gradient. The gradient
+/// goes to the first of equal maxima in row order.
+/// `after_relu`: the input is a ReLU's output, and d_input also carries that ReLU's mask: a maximum
+/// of 0 passes nothing on. Throws ConfigError when the input is smaller than 2×2.
+[[nodiscard]] std::unique_ptr<Layer> make_max_pool(std::string name, SampleShape input,
+                                                   bool after_relu);
+
+}  // namespace paceline

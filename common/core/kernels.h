@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+// The arithmetic that vendor libraries lack, as named functors over raw pointers, and the loops
+// that run them. g++ compiles them into loops; a CUDA build runs the same functors in kernels. No
+// functor allocates, throws or knows where it runs.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define PACELINE_HD __host__ __device__
+#else
+#define PACELINE_HD
+#endif
+
+namespace paceline::kernels {
+
+/// Runs f(i) for i in [0, n): any order, so f may touch only elements i of its arrays.
+template <typename F>
+void for_each(std::size_t n, const F& f) {
+#pragma omp simd
+  for (std::size_t i = 0; i < n; ++i) {
+    f(i);
+  }
+}
+
+/// The lanes that work on one row together; on the CPU one lane does it all. A row functor strides
+/// over columns by size(), starting at lane(), and combines with the collectives below, which every
+/// lane calls and which return the same on every lane.
+struct SerialTeam {
+  [[nodiscard]] PACELINE_HD std::int64_t lane() const noexcept { return 0; }
+  [[nodiscard]] PACELINE_HD std::int64_t size() const noexcept { return 1; }
+  [[nodiscard]] PACELINE_HD float sum(float value) const noexcept { return value; }
+  [[nodiscard]] PACELINE_HD float max(float value) const noexcept { return value; }
+  [[nodiscard]] PACELINE_HD std::int64_t min(std::int64_t value) const noexcept { return value; }
+};
+
+/// Runs f(team, row) for every row.
+template <typename F>
+void for_rows(std::int64_t rows, const F& f) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    f(SerialTeam{}, row);
+  }
+}
+
+/// dy <- dy where y > 0, else 0; y is the ReLU's output.
+struct ReluBackward {
+  const float* y;
+  float* dy;
+  PACELINE_HD void operator()(std::size_t i) const { dy[i] = y[i] > 0.0F ? dy[i] : 0.0F; }
+};
+
+/// Extents of one sample of a pooling input, NHWC; the output is height/2 × width/2 × channels.
+struct PoolGeometry {
+  std::int64_t height;
+  std::int64_t width;
+  std::int64_t channels;
+};
+
+/// Row r = (sample, output row) of 2×2 maximum pooling: y = the largest of four, winner = which one
+/// (0..3 in row order, the first of equals).
+struct MaxPoolForward {
+  const float* x;
+  float* y;
+  std::uint8_t* winner;
+  PoolGeometry in;
+
+  template <typename Team>
+  PACELINE_HD void operator()(const Team& team, std::int64_t row) const {
+    const std::int64_t rows_out = in.height / 2;
+    const std::int64_t line = in.width * in.channels;
+    const float* top = x + ((row / rows_out) * in.height + (row % rows_out) * 2) * line;
+    const std::int64_t columns = in.width / 2;
+    for (std::int64_t column = 0; column < columns; ++column) {
+      const float* a = top + column * 2 * in.channels;
+      const std::int64_t to = (row * columns + column) * in.channels;
+      window(team, a, a + line, y + to, winner + to);
+    }
+  }
+
+ private:
+  template <typename Team>
+  PACELINE_HD void window(const Team& team, const float* upper, const float* lower, float* out,
+                          std::uint8_t* which) const {
+    const std::int64_t c_end = in.channels;
+#pragma omp simd
+    for (std::int64_t c = team.lane(); c < c_end; c += team.size()) {
+      float best = upper[c];
+      int index = 0;
+      const float right = upper[c + c_end];
+      index = right > best ? 1 : index;
+      best = right > best ? right : best;
+      const float below = lower[c];
+      index = below > best ? 2 : index;
+      best = below > best ? below : best;
+      const float across = lower[c + c_end];
+      index = across > best ? 3 : index;
+      best = across > best ? across : best;
+      out[c] = best;
+      which[c] = static_cast<std::uint8_t>(index);
+    }
+  }
+};
+
+/// Row r = (sample, output row) of its gradient: dx at the winner is dy, else 0; with `after_relu`
+/// only where y > 0. The last output row of a sample also clears an odd input's left-over row.
+struct MaxPoolBackward {
+  const float* y;
+  const std::uint8_t* winner;
+  const float* dy;
+  float* dx;
+  PoolGeometry in;
+  bool after_relu;
+
+  template <typename Team>
+  PACELINE_HD void operator()(const Team& team, std::int64_t row) const {
+    const std::int64_t rows_out = in.height / 2;
+    const std::int64_t line = in.width * in.channels;
+    float* top = dx + ((row / rows_out) * in.height + (row % rows_out) * 2) * line;
+    const std::int64_t columns = in.width / 2;
+    const float floor = after_relu ? 0.0F : -INFINITY;
+    for (std::int64_t column = 0; column < columns; ++column) {
+      const std::int64_t from = (row * columns + column) * in.channels;
+      float* a = top + column * 2 * in.channels;
+      window(team, y + from, winner + from, dy + from, a, a + line, floor);
+    }
+    if (in.width % 2 == 1) {
+      clear(team, top + line - in.channels, in.channels);
+      clear(team, top + 2 * line - in.channels, in.channels);
+    }
+    if (in.height % 2 == 1 && row % rows_out == rows_out - 1) {
+      clear(team, top + 2 * line, line);
+    }
+  }
+
+ private:
+  template <typename Team>
+  PACELINE_HD void window(const Team& team, const float* value, const std::uint8_t* which,
+                          const float* d, float* upper, float* lower, float floor) const {
+    const std::int64_t c_end = in.channels;
+#pragma omp simd
+    for (std::int64_t c = team.lane(); c < c_end; c += team.size()) {
+      const float passed = value[c] > floor ? d[c] : 0.0F;
+      const int index = which[c];
+      upper[c] = index == 0 ? passed : 0.0F;
+      upper[c + c_end] = index == 1 ? passed : 0.0F;
+      lower[c] = index == 2 ? passed : 0.0F;
+      lower[c + c_end] = index == 3 ? passed : 0.0F;
+    }
+  }
+
+  template <typename Team>
+  PACELINE_HD static void clear(const Team& team, float* values, std::int64_t n) {
+    for (std::int64_t i = team.lane(); i < n; i += team.size()) {
+      values[i] = 0.0F;
+    }
+  }
+};
+
+/// Row r of logits z [rows, classes]:
+///   loss[r] = log(sum_j exp(z_j)) − z_label,  d_logits_j = softmax(z)_j − [j = label],
+///   correct[r] = 1 if the first largest logit is the label's.
+/// Not-a-number logits give a not-a-number loss and count as wrong. d_logits may be null (forward
+/// only) or the logits themselves.
+struct SoftmaxCrossEntropy {
+  const float* logits;
+  const std::int32_t* labels;
+  float* d_logits;
+  float* loss;
+  std::uint8_t* correct;
+  std::int64_t classes;
+
+  template <typename Team>
+  PACELINE_HD void operator()(const Team& team, std::int64_t row) const {
+    const float* z = logits + row * classes;
+    const std::int64_t label = labels[row];
+    const float label_logit = z[label];
+    float top = -INFINITY;
+    for (std::int64_t j = team.lane(); j < classes; j += team.size()) {
+      top = z[j] > top ? z[j] : top;
+    }
+    top = team.max(top);
+    std::int64_t best = classes;
+    for (std::int64_t j = team.lane(); j < classes; j += team.size()) {
+      best = z[j] == top && j < best ? j : best;
+    }
+    best = team.min(best);
+    float total = 0.0F;
+    for (std::int64_t j = team.lane(); j < classes; j += team.size()) {
+      total += std::exp(z[j] - top);
+    }
+    total = team.sum(total);
+    if (d_logits != nullptr) {
+      float* d = d_logits + row * classes;
+      for (std::int64_t j = team.lane(); j < classes; j += team.size()) {
+        d[j] = std::exp(z[j] - top) / total - (j == label ? 1.0F : 0.0F);
+      }
+    }
+    if (team.lane() == 0) {
+      loss[row] = std::log(total) - (label_logit - top);
+      correct[row] = best == label ? 1 : 0;
+    }
+  }
+};
+
+}  // namespace paceline::kernels

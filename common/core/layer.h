@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a model is made of. A layer maps a batch of activations to another, in place of nothing:
+// its caller owns all activations and their gradients, the layer owns only what its arithmetic
+// needs besides (primitives, indices of maxima).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/core/model.h"
+
+namespace paceline {
+
+/// One parameter tensor of a layer.
+struct ParameterSpec {
+  std::string name;                 ///< within the layer: "weight", "bias"
+  std::vector<std::int64_t> shape;  ///< PyTorch's layout
+  std::int64_t fan_in = 1;          ///< inputs that one output sums over; bounds the initial values
+  [[nodiscard]] std::size_t elements() const noexcept {
+    std::size_t count = 1;
+    for (const std::int64_t extent : shape) {
+      count *= static_cast<std::size_t>(extent);
+    }
+    return count;
+  }
+};
+
+/// Operands of one forward call. Activations are [samples, height, width, channels], dense fp32.
+struct ForwardPass {
+  std::int64_t samples;
+  const float* input;
+  float* output;
+  const float* weights;  ///< the layer's tensors, one after the other as in parameters()
+};
+
+/// Operands of one backward call; the activations are those of the forward call before it.
+struct BackwardPass {
+  std::int64_t samples;
+  const float* input;
+  const float* output;
+  float* d_output;  ///< gradient of the loss with respect to `output`; may be overwritten
+  float* d_input;   ///< written; null for the first layer, whose input gradient nobody reads
+  const float* weights;
+  float* gradients;  ///< overwritten with the sum over samples; laid out like `weights`
+};
+
+/// Called from one thread. samples >= 1 in every call; the number may change from call to call.
+class Layer {
+ public:
+  Layer(std::string name, SampleShape input, SampleShape output)
+      : name_(std::move(name)), input_(input), output_(output) {}
+  virtual ~Layer() = default;
+  Layer(const Layer&) = delete;
+  Layer& operator=(const Layer&) = delete;
+
+  [[nodiscard]] std::string_view name() const noexcept { return name_; }
+  [[nodiscard]] const SampleShape& input_shape() const noexcept { return input_; }
+  [[nodiscard]] const SampleShape& output_shape() const noexcept { return output_; }
+  [[nodiscard]] virtual std::vector<ParameterSpec> parameters() const { return {}; }
+  /// Multiply-adds ×2 (for a layer without products: operations) of one sample's forward.
+  [[nodiscard]] virtual double flops() const = 0;
+
+  virtual void forward(const ForwardPass& pass) = 0;
+  virtual void backward(const BackwardPass& pass) = 0;
+
+  /// Bytes that the layer itself holds for batches seen so far.
+  [[nodiscard]] virtual std::size_t held_bytes() const noexcept { return 0; }
+  /// What computes the primitives made so far, e.g. "forward jit:avx512_core" (diagnostics).
+  [[nodiscard]] virtual std::vector<std::string> implementations() const { return {}; }
+
+ private:
+  std::string name_;
+  SampleShape input_;
+  SampleShape output_;
+};
+
+}  // namespace paceline

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/core/sequential.h"
+
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/base/error.h"
+#include "common/core/kernels.h"
+#include "common/core/random.h"
+
+namespace paceline {
+
+namespace {
+
+/// Evaluation works through its batch in parts of this size, whatever was trained before, so that
+/// its bits and its memory depend on nothing else.
+constexpr std::int64_t kEvaluationSamples = 64;
+
+constexpr std::size_t kLineFloats = 16;
+
+/// Floats of an activation rounded up to whole cache lines.
+std::size_t padded(std::size_t elements) {
+  return (elements + kLineFloats - 1) / kLineFloats * kLineFloats;
+}
+
+std::size_t elements_of(const SampleShape& shape) {
+  return static_cast<std::size_t>(shape.elements());
+}
+
+}  // namespace
+
+Sequential::Sequential(std::string name, std::vector<std::unique_ptr<Layer>> layers,
+                       std::shared_ptr<SharedScratch> scratch, int threads)
+    : name_(std::move(name)),
+      scratch_(std::move(scratch)),
+      layers_(std::move(layers)),
+      threads_(threads),
+      layer_ranges_(layers_.size()) {
+  std::size_t offset = 0;
+  for (std::size_t l = layers_.size(); l-- > 0;) {
+    const Layer& layer = *layers_[l];
+    const std::size_t begin = offset;
+    for (ParameterSpec& spec : layer.parameters()) {
+      const std::size_t end = offset + spec.elements();
+      parameters_.push_back({fmt::format("{}.{}", layer.name(), spec.name), std::move(spec.shape),
+                             Range{offset, end}, static_cast<int>(l)});
+      fan_in_.push_back(static_cast<double>(spec.fan_in));
+      offset = end;
+    }
+    layer_ranges_[l] = {begin, offset};
+  }
+  for (const auto& layer : layers_) {
+    const std::size_t elements = padded(elements_of(layer->output_shape()));
+    output_begin_.push_back(output_elements_);
+    output_elements_ += elements;
+    widest_ = std::max(widest_, elements);
+  }
+}
+
+void Sequential::initialise(std::span<float> weights, std::uint64_t seed) const {
+  if (weights.size() != parameter_elements()) {
+    throw Error(fmt::format("model {}: {} weights to initialise, expected {}", name_,
+                            weights.size(), parameter_elements()));
+  }
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    const std::uint64_t key = stream_key(seed, parameters_[p].name);
+    const auto bound = static_cast<float>(1.0 / std::sqrt(fan_in_[p]));
+    const Range& range = parameters_[p].range;
+    for (std::size_t i = 0; i < range.size(); ++i) {
+      weights[range.begin + i] = bound * (2.0F * uniform01(key, i) - 1.0F);
+    }
+  }
+}
+
+void Sequential::reserve(std::int64_t samples) {
+  if (samples <= capacity_) {
+    return;
+  }
+  const auto n = static_cast<std::size_t>(samples);
+  activations_ = Buffer();
+  gradients_ = Buffer();
+  capacity_ = 0;
+  activations_ = Buffer(n * output_elements_ * sizeof(float));
+  gradients_ = Buffer(2 * n * widest_ * sizeof(float));
+  losses_.resize(n);
+  correct_.resize(n);
+  capacity_ = samples;
+}
+
+float* Sequential::output(std::size_t layer) const noexcept {
+  return activations_.as<float>().data() +
+         output_begin_[layer] * static_cast<std::size_t>(capacity_);
+}
+
+void Sequential::check(const Batch& batch, std::size_t weights) const {
+  const auto n = static_cast<std::size_t>(batch.samples);
+  if (batch.samples < 0 || batch.inputs.size() != n * elements_of(input_shape()) ||
+      batch.labels.size() != n) {
+    throw Error(fmt::format("model {}: a batch of {} samples with {} inputs and {} labels", name_,
+                            batch.samples, batch.inputs.size(), batch.labels.size()));
+  }
+  if (weights != parameter_elements()) {
+    throw Error(
+        fmt::format("model {}: {} weights, expected {}", name_, weights, parameter_elements()));
+  }
+  for (const std::int32_t label : batch.labels) {
+    if (label < 0 || label >= classes()) {
+      throw Error(fmt::format("model {}: label {}, allowed 0..{}", name_, label, classes() - 1));
+    }
+  }
+}
+
+void Sequential::forward(const Batch& batch, const float* weights, LayerHooks* hooks) {
+  const float* input = batch.inputs.data();
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    if (hooks != nullptr) {
+      hooks->before_forward(static_cast<int>(l));
+    }
+    if (batch.samples > 0) {
+      layers_[l]->forward({batch.samples, input, output(l), weights + layer_ranges_[l].begin});
+      input = output(l);
+    }
+    if (hooks != nullptr) {
+      hooks->after_forward(static_cast<int>(l));
+    }
+  }
+}
+
+BatchResult Sequential::loss(const Batch& batch, bool with_gradient) {
+  const float* logits = output(layers_.size() - 1);
+  const kernels::SoftmaxCrossEntropy row{
+      logits,         batch.labels.data(), with_gradient ? gradients_.as<float>().data() : nullptr,
+      losses_.data(), correct_.data(),     classes()};
+  kernels::for_rows(batch.samples, row);
+  BatchResult result;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(batch.samples); ++i) {
+    result.loss_sum += static_cast<double>(losses_[i]);
+    result.correct += correct_[i];
+  }
+  return result;
+}
+
+void Sequential::backward(const Batch& batch, const float* weights, std::span<float> gradients,
+                          LayerHooks* hooks) {
+  float* d_output = gradients_.as<float>().data();
+  float* d_input = d_output + widest_ * static_cast<std::size_t>(capacity_);
+  for (std::size_t l = layers_.size(); l-- > 0;) {
+    const Range& range = layer_ranges_[l];
+    if (batch.samples > 0) {
+      layers_[l]->backward({batch.samples, l > 0 ? output(l - 1) : batch.inputs.data(), output(l),
+                            d_output, l > 0 ? d_input : nullptr, weights + range.begin,
+                            gradients.data() + range.begin});
+      std::swap(d_output, d_input);
+    } else {
+      std::ranges::fill(gradients.subspan(range.begin, range.size()), 0.0F);
+    }
+    if (hooks != nullptr) {
+      hooks->after_backward(static_cast<int>(l));
+    }
+  }
+}
+
+BatchResult Sequential::train_batch(const Batch& batch, std::span<const float> weights,
+                                    std::span<float> gradients, LayerHooks* hooks) {
+  check(batch, weights.size());
+  if (gradients.size() != parameter_elements()) {
+    throw Error(fmt::format("model {}: {} gradients, expected {}", name_, gradients.size(),
+                            parameter_elements()));
+  }
+  omp_set_num_threads(threads_);  // a setting of the calling thread
+  reserve(batch.samples);
+  forward(batch, weights.data(), hooks);
+  const BatchResult result = loss(batch, true);
+  backward(batch, weights.data(), gradients, hooks);
+  return result;
+}
+
+BatchResult Sequential::evaluate_batch(const Batch& batch, std::span<const float> weights) {
+  check(batch, weights.size());
+  omp_set_num_threads(threads_);
+  reserve(std::min(batch.samples, kEvaluationSamples));
+  const std::size_t width = elements_of(input_shape());
+  BatchResult total;
+  for (std::int64_t done = 0; done < batch.samples; done += kEvaluationSamples) {
+    const std::int64_t samples = std::min(kEvaluationSamples, batch.samples - done);
+    const auto n = static_cast<std::size_t>(samples);
+    const auto first = static_cast<std::size_t>(done);
+    const Batch part{batch.inputs.subspan(first * width, n * width), batch.labels.subspan(first, n),
+                     samples};
+    forward(part, weights.data(), nullptr);
+    const BatchResult result = loss(part, false);
+    total.loss_sum += result.loss_sum;
+    total.correct += result.correct;
+  }
+  return total;
+}
+
+std::size_t Sequential::activation_bytes() const noexcept {
+  std::size_t bytes = activations_.size() + gradients_.size() + losses_.capacity() * sizeof(float) +
+                      correct_.capacity();
+  for (const auto& layer : layers_) {
+    bytes += layer->held_bytes();
+  }
+  return bytes + (scratch_ ? scratch_->bytes() : 0);
+}
+
+std::vector<std::string> Sequential::implementations() const {
+  std::vector<std::string> all;
+  for (const auto& layer : layers_) {
+    for (const std::string& one : layer->implementations()) {
+      all.push_back(fmt::format("{}: {}", layer->name(), one));
+    }
+  }
+  return all;
+}
+
+}  // namespace paceline

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// A Model that is a chain of layers ending in softmax cross-entropy.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/buffer.h"
+#include "common/core/layer.h"
+#include "common/core/model.h"
+
+namespace paceline {
+
+/// Memory that the layers of one model share for what lives within a single forward or backward
+/// call; its owner reports it.
+class SharedScratch {
+ public:
+  SharedScratch() = default;
+  virtual ~SharedScratch() = default;
+  SharedScratch(const SharedScratch&) = delete;
+  SharedScratch& operator=(const SharedScratch&) = delete;
+  [[nodiscard]] virtual std::size_t bytes() const noexcept = 0;
+};
+
+/// Activations are allocated for the largest training batch seen and reused.
+class Sequential final : public Model {
+ public:
+  /// The last layer's output are the logits. `scratch` may be null.
+  Sequential(std::string name, std::vector<std::unique_ptr<Layer>> layers,
+             std::shared_ptr<SharedScratch> scratch, int threads);
+
+  [[nodiscard]] std::string_view name() const noexcept override { return name_; }
+  [[nodiscard]] SampleShape input_shape() const noexcept override {
+    return layers_.front()->input_shape();
+  }
+  [[nodiscard]] int classes() const noexcept override {
+    return static_cast<int>(layers_.back()->output_shape().elements());
+  }
+  [[nodiscard]] int layers() const noexcept override { return static_cast<int>(layers_.size()); }
+  [[nodiscard]] std::string_view layer_name(int layer) const override {
+    return layers_.at(static_cast<std::size_t>(layer))->name();
+  }
+  [[nodiscard]] double layer_flops(int layer) const override {
+    return layers_.at(static_cast<std::size_t>(layer))->flops();
+  }
+  [[nodiscard]] const std::vector<Parameter>& parameters() const noexcept override {
+    return parameters_;
+  }
+  void initialise(std::span<float> weights, std::uint64_t seed) const override;
+  BatchResult train_batch(const Batch& batch, std::span<const float> weights,
+                          std::span<float> gradients, LayerHooks* hooks) override;
+  BatchResult evaluate_batch(const Batch& batch, std::span<const float> weights) override;
+  [[nodiscard]] std::size_t activation_bytes() const noexcept override;
+
+  /// What computes the layers' primitives (diagnostics), "layer: implementation".
+  [[nodiscard]] std::vector<std::string> implementations() const;
+
+ private:
+  void reserve(std::int64_t samples);
+  void check(const Batch& batch, std::size_t weights) const;
+  void forward(const Batch& batch, const float* weights, LayerHooks* hooks);
+  void backward(const Batch& batch, const float* weights, std::span<float> gradients,
+                LayerHooks* hooks);
+  BatchResult loss(const Batch& batch, bool with_gradient);
+  [[nodiscard]] float* output(std::size_t layer) const noexcept;
+
+  std::string name_;
+  std::shared_ptr<SharedScratch> scratch_;  // outlives the layers that use it
+  std::vector<std::unique_ptr<Layer>> layers_;
+  int threads_;
+  std::vector<Parameter> parameters_;
+  std::vector<Range> layer_ranges_;        // of each layer's tensors in the arenas
+  std::vector<std::size_t> output_begin_;  // floats per sample before layer l's output
+  std::size_t output_elements_ = 0;        // of all layers, per sample
+  std::size_t widest_ = 0;                 // largest activation that has a gradient, per sample
+  std::int64_t capacity_ = 0;              // samples
+  Buffer activations_;
+  Buffer gradients_;  // two halves: layers alternate between input and output gradient
+  std::vector<float> losses_;
+  std::vector<std::uint8_t> correct_;
+  std::vector<double> fan_in_;  // by parameter
+};
+
+}  // namespace paceline

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/core/device_pace.h"
+
+#include <algorithm>
+
+namespace paceline {
+
+DevicePace::DevicePace(const Model& model, Nanoseconds emulate)
+    : emulate_ns_(emulate.count()), forward_ns_(static_cast<std::size_t>(model.layers())) {
+  double flops = 0.0;
+  for (int layer = 0; layer < model.layers(); ++layer) {
+    flops += model.layer_flops(layer);
+  }
+  for (int layer = 0; layer < model.layers() && flops > 0.0; ++layer) {
+    forward_ns_[static_cast<std::size_t>(layer)] = static_cast<std::int64_t>(
+        static_cast<double>(emulate_ns_) * model.layer_flops(layer) / (3.0 * flops));
+  }
+}
+
+void DevicePace::stalled(std::int64_t blocked, std::int64_t now) noexcept {
+  constexpr std::int64_t kJustACall = 20'000;
+  if (blocked > kJustACall) {
+    device_ns_ = std::max(device_ns_, now);
+  }
+}
+
+void DevicePace::advance(std::int64_t ns) noexcept {
+  device_ns_ += ns;
+  if (emulate_ns_ > 0) {
+    sleep_until_ns(device_ns_);
+  }
+}
+
+void DevicePace::finish() noexcept {
+  if (emulate_ns_ == 0) {
+    return;
+  }
+  ++steps_;
+  if (now_ns() - device_ns_ > emulate_ns_ / 20) {
+    ++late_;
+  }
+}
+
+}  // namespace paceline

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// The training loop: one for every backend. It drives a Model and a Synchronizer through the seam,
+// paces an emulated device, measures, and evaluates.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "common/base/abort.h"
+#include "common/comm/communicator.h"
+#include "common/config/config.h"
+#include "common/core/model.h"
+#include "common/data/dataset.h"
+#include "common/sync/synchronizer.h"
+
+namespace paceline {
+
+/// One step of one rank, in seconds. compute + exposed communication + wait = the step's duration.
+struct StepMetrics {
+  std::int64_t step = 0;
+  std::int64_t samples = 0;
+  double loss = 0.0;  ///< mean over this rank's samples; 0 without samples
+  double lr = 0.0;
+  double compute_s = 0.0;
+  double exposed_comm_s = 0.0;   ///< blocked in the seam, less wait_s
+  double wait_s = 0.0;           ///< blocked for a slower rank
+  double communication_s = 0.0;  ///< transfers in progress, hidden or not
+  std::uint64_t bytes_sent = 0;
+  Staleness staleness;
+};
+
+struct Evaluation {
+  std::int64_t samples_trained = 0;  ///< by all workers
+  double train_s = 0.0;              ///< training time so far, evaluations left out
+  double accuracy = 0.0;             ///< over the whole test set
+  double loss = 0.0;                 ///< mean over the test set
+};
+
+/// What one rank did, summed over its steps, and what all agree on.
+struct TrainOutcome {
+  std::int64_t steps = 0;
+  std::int64_t samples = 0;  ///< of all workers
+  double train_s = 0.0;      ///< slowest rank's, evaluations left out
+  double compute_s = 0.0;    ///< this and below: per-step means over ranks and steps
+  double exposed_comm_s = 0.0;
+  double wait_s = 0.0;
+  double communication_s = 0.0;
+  double bytes_sent = 0.0;     ///< per rank and step
+  Staleness staleness;         ///< of all ranks
+  double final_loss = 0.0;     ///< mean training loss of the last step over all ranks' samples
+  double late_fraction = 0.0;  ///< steps that missed the emulated device's pace, worst rank
+  std::optional<double> time_to_target_s;
+  std::vector<Evaluation> evaluations;
+};
+
+enum class Lane : std::uint8_t { compute, communication, wait };
+
+/// Hears of the run as it goes, on the training thread. All times are now_ns().
+class TrainObserver {
+ public:
+  TrainObserver() = default;
+  virtual ~TrainObserver() = default;
+  TrainObserver(const TrainObserver&) = delete;
+  TrainObserver& operator=(const TrainObserver&) = delete;
+  virtual void span(Lane lane, const char* name, std::int64_t begin_ns, std::int64_t end_ns) = 0;
+  virtual void step(const StepMetrics& metrics, std::int64_t samples_trained,
+                    std::int64_t samples_total) = 0;
+  virtual void evaluated(const Evaluation& evaluation) = 0;
+  /// Before forward, between forward and backward, after commit, and (phase "last") before the last
+  /// step: the places where a fault can be injected.
+  virtual void phase(const char* name, std::int64_t step) = 0;
+};
+
+/// Everything outlives the trainer.
+struct TrainerParts {
+  const Config& config;
+  Model& model;
+  const Dataset& train;
+  const Dataset& test;
+  Synchronizer& synchronizer;
+  Communicator& workers;
+  AbortToken& abort;
+  TrainObserver& observer;
+};
+
+/// Trains config.train.samples samples with all workers; collective. After it returns, `view` (what
+/// bind returned) holds the same final weights on every rank. Throws Error naming rank and step
+/// when the loss is not finite (unless train.on_nan=continue), and whatever the seam throws.
+[[nodiscard]] TrainOutcome train(const TrainerParts& parts, ReplicaView& view);
+
+/// The plan, optimizer and schedule that a configuration asks for.
+[[nodiscard]] BucketPlan make_bucket_plan(const Model& model, const BucketConfig& config);
+[[nodiscard]] OptimizerSpec make_optimizer_spec(const OptimizerConfig& config);
+
+}  // namespace paceline

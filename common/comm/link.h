@@ -60,7 +60,12 @@ class Link {
     Arrival arrival;
     std::size_t moved = 0;       ///< bytes that have been copied or added
     std::int64_t arrive_ns = 0;  ///< emulated arrival of the last piece; 0: at once
+    bool all_moved = false;      ///< for subclasses that receive messages out of order
   };
+
+  /// Numbers, from 0, of the messages at the front of the queues.
+  [[nodiscard]] std::uint64_t first_send() const noexcept { return sends_posted_ - sends_.size(); }
+  [[nodiscard]] std::uint64_t first_recv() const noexcept { return recvs_posted_ - recvs_.size(); }
 
   /// Shows fully received messages whose emulated arrival has passed; true if any.
   bool complete_receives();

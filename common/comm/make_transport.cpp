@@ -12,6 +12,8 @@
 #include "common/comm/communicator.h"
 #include "common/comm/memory_link.h"
 #include "common/comm/mesh_transport.h"
+#include "common/comm/tcp_connect.h"
+#include "common/comm/tcp_link.h"
 #include "common/comm/transport.h"
 
 namespace paceline {
@@ -26,6 +28,9 @@ struct Card {
   pid_t pid = 0;
   int memory_fd = -1;
   int bell_fd = -1;
+  std::array<char, 256> host{};
+  std::uint64_t tcp_secret = 0;
+  std::uint16_t tcp_port = 0;
   std::uintptr_t inbox = 0;  ///< of a std::shared_ptr<Inbox>, for threads of this process
 };
 
@@ -119,62 +124,131 @@ std::string join_names(const std::array<bool, 3>& used) {
   return name.empty() ? "none" : name;
 }
 
+/// Set-up state of one rank.
+class Builder {
+ public:
+  Builder(const TransportOptions& options, Communicator& workers, const Topology& topology,
+          NicFabric* fabric, AbortToken& abort)
+      : options_(options),
+        workers_(workers),
+        topology_(topology),
+        fabric_(fabric),
+        abort_(abort),
+        self_(workers.rank()),
+        size_(workers.size()),
+        inbox_(std::make_shared<Inbox>(size_)),
+        connector_(self_, options.host) {
+    if (options.tcp_connections < 1 || options.tcp_connections > 64) {
+      throw ConfigError(
+          fmt::format("comm.tcp_connections={}: allowed are 1 to 64", options.tcp_connections));
+    }
+  }
+
+  std::unique_ptr<Transport> build() {
+    cards_ = exchange(workers_, own_card());
+    check_kind(options_.kind, topology_, cards_);
+    parts_.rank = self_;
+    parts_.links.resize(static_cast<std::size_t>(size_));
+    std::vector<int> tcp_peers;
+    std::array<bool, 3> used{};
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == self_) {
+        continue;
+      }
+      const Reach reach = choose(options_.kind, topology_, cards_, self_, peer);
+      used[static_cast<std::size_t>(reach)] = true;
+      if (reach == Reach::tcp) {
+        tcp_peers.push_back(peer);
+      } else {
+        add_memory_link(peer, reach);
+      }
+    }
+    add_tcp_links(tcp_peers);
+    // Nobody leaves before all have taken what the others announced.
+    workers_.barrier();
+    inbox_->close_memory_descriptor();
+    if (tcp_peers.size() + 1 < static_cast<std::size_t>(size_)) {
+      parts_.inbox = std::move(inbox_);
+    }
+    parts_.name = join_names(used);
+    return std::make_unique<MeshTransport>(std::move(parts_), abort_);
+  }
+
+ private:
+  [[nodiscard]] Card own_card() {
+    Card card;
+    card.machine = machine_identity();
+    card.pid = getpid();
+    card.memory_fd = inbox_->memory_descriptor();
+    card.bell_fd = inbox_->bell_descriptor();
+    const TcpEndpoint& endpoint = connector_.own_endpoint();
+    endpoint.host.copy(card.host.data(), card.host.size() - 1);
+    card.tcp_port = endpoint.port;
+    card.tcp_secret = endpoint.secret;
+    card.inbox = reinterpret_cast<std::uintptr_t>(&inbox_);
+    return card;
+  }
+
+  [[nodiscard]] Pacer pacer_to(int peer) const {
+    return {fabric_, topology_.node_of_rank(self_), topology_.node_of_rank(peer)};
+  }
+
+  void add_memory_link(int peer, Reach reach) {
+    const Card& card = cards_[static_cast<std::size_t>(peer)];
+    MemoryLink::Ends ends;
+    ends.own = inbox_;
+    ends.peer_pid = card.pid;
+    if (reach == Reach::inproc) {
+      ends.peer = *reinterpret_cast<std::shared_ptr<Inbox>*>(card.inbox);
+    } else {
+      ends.peer = std::make_shared<Inbox>(size_, card.pid, card.memory_fd, card.bell_fd);
+      if (parts_.pool == nullptr) {
+        parts_.pool = std::make_shared<SegmentPool>();
+      }
+      ends.pool = parts_.pool;
+    }
+    parts_.links[static_cast<std::size_t>(peer)] =
+        std::make_unique<MemoryLink>(self_, peer, std::move(ends), pacer_to(peer));
+  }
+
+  void add_tcp_links(const std::vector<int>& peers) {
+    std::vector<TcpEndpoint> endpoints;
+    for (const Card& card : cards_) {
+      endpoints.push_back({card.host.data(), card.tcp_port, card.tcp_secret});
+    }
+    auto sockets =
+        connector_.connect(peers, endpoints, options_.tcp_connections, options_.timeout, abort_);
+    for (const int peer : peers) {
+      const bool shaped =
+          Pacer(fabric_, topology_.node_of_rank(peer), topology_.node_of_rank(self_)).shaped();
+      std::vector<FileDescriptor>& own = sockets[static_cast<std::size_t>(peer)];
+      if (shaped) {
+        own.resize(1);  // Pieces of one flow are paced one by one.
+      }
+      parts_.links[static_cast<std::size_t>(peer)] =
+          std::make_unique<TcpLink>(self_, peer, std::move(own), pacer_to(peer), shaped);
+    }
+  }
+
+  const TransportOptions& options_;
+  Communicator& workers_;
+  const Topology& topology_;
+  NicFabric* fabric_;
+  AbortToken& abort_;
+  int self_;
+  int size_;
+  std::shared_ptr<Inbox> inbox_;
+  TcpConnector connector_;
+  std::vector<Card> cards_;
+  MeshTransport::Parts parts_;
+};
+
 }  // namespace
 
 std::unique_ptr<Transport> make_transport(const TransportOptions& options, Communicator& workers,
                                           const Topology& topology, NicFabric* fabric,
                                           AbortToken& abort) {
-  const int self = workers.rank();
-  const int size = workers.size();
-  auto inbox = std::make_shared<Inbox>(size);
-  Card mine{.machine = machine_identity(),
-            .pid = getpid(),
-            .memory_fd = inbox->memory_descriptor(),
-            .bell_fd = inbox->bell_descriptor(),
-            .inbox = reinterpret_cast<std::uintptr_t>(&inbox)};
-  const std::vector<Card> cards = exchange(workers, mine);
-  check_kind(options.kind, topology, cards);
-
-  MeshTransport::Parts parts;
-  parts.rank = self;
-  parts.links.resize(static_cast<std::size_t>(size));
-  std::array<bool, 3> used{};
-  for (int peer = 0; peer < size; ++peer) {
-    if (peer == self) {
-      continue;
-    }
-    const Card& card = cards[static_cast<std::size_t>(peer)];
-    const Reach reach = choose(options.kind, topology, cards, self, peer);
-    used[static_cast<std::size_t>(reach)] = true;
-    const Pacer pacer(fabric, topology.node_of_rank(self), topology.node_of_rank(peer));
-    MemoryLink::Ends ends;
-    ends.own = inbox;
-    ends.peer_pid = card.pid;
-    switch (reach) {
-      case Reach::inproc:
-        ends.peer = *reinterpret_cast<std::shared_ptr<Inbox>*>(card.inbox);
-        break;
-      case Reach::shm:
-        ends.peer = std::make_shared<Inbox>(size, card.pid, card.memory_fd, card.bell_fd);
-        if (parts.pool == nullptr) {
-          parts.pool = std::make_shared<SegmentPool>();
-        }
-        ends.pool = parts.pool;
-        break;
-      case Reach::tcp:
-        throw ConfigError("tcp");
-    }
-    parts.links[static_cast<std::size_t>(peer)] =
-        std::make_unique<MemoryLink>(self, peer, std::move(ends), pacer);
-  }
-  parts.name = join_names(used);
-  // Nobody leaves before all have taken what the others announced.
-  workers.barrier();
-  inbox->close_memory_descriptor();
-  if (used[static_cast<std::size_t>(Reach::inproc)] || used[static_cast<std::size_t>(Reach::shm)]) {
-    parts.inbox = std::move(inbox);
-  }
-  return std::make_unique<MeshTransport>(std::move(parts), abort);
+  return Builder(options, workers, topology, fabric, abort).build();
 }
 
 }  // namespace paceline

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,6 +32,7 @@ class JobHub {
   /// Listens on `host`:`port` (port 0: a free one). Throws ConfigError naming the endpoint when it
   /// cannot (port in use).
   JobHub(const JobSpec& spec, const std::string& host, std::uint16_t port);
+  /// Waits for members that have still to say goodbye: up to the timeout, 0.5 s after a failure.
   ~JobHub();
   JobHub(const JobHub&) = delete;
   JobHub& operator=(const JobHub&) = delete;
@@ -53,7 +55,8 @@ class JobMember {
   /// (two with the same number, another digest), TimeoutError naming who did not come, PeerLost.
   JobMember(const JobSpec& spec, int member, const std::string& host, std::uint16_t port,
             AbortToken& abort);
-  /// Says goodbye (a later close is no loss).
+  /// Says goodbye (a later close is no loss), but not while an exception unwinds: the others are
+  /// then told that this member is lost, unless fail() named a better reason.
   ~JobMember();
   JobMember(const JobMember&) = delete;
   JobMember& operator=(const JobMember&) = delete;
@@ -63,7 +66,12 @@ class JobMember {
   /// Workers and servers by member number.
   [[nodiscard]] Communicator& everyone() noexcept;
   /// Tells the hub why this member fails, so that the others name this reason and member.
+  /// Returns once the reason has left this process (0.5 s at most); does nothing when the job has
+  /// ended already. Any thread.
   void fail(const std::string& reason) noexcept;
+  /// Likewise. A PeerLost or TimeoutError gives way to the loss of the member that caused it, if
+  /// the hub hears of that within 0.1 s.
+  void fail(const std::exception& error) noexcept;
 
  private:
   class Impl;

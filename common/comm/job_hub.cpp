@@ -1,0 +1,495 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "common/base/error.h"
+#include "common/comm/job.h"
+#include "common/comm/job_connection.h"
+#include "common/comm/job_frame.h"
+#include "common/comm/job_timing.h"
+
+namespace paceline {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+namespace {
+
+constexpr std::size_t kMaxStrangers = 256;
+constexpr std::chrono::milliseconds kAcceptRetry{50};
+
+/// "rank 1", "rank 1 and server 0", "rank 1, rank 2 and server 0".
+std::string list_names(const std::vector<int>& members, int world) {
+  std::string text;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    if (i > 0) {
+      text += i + 1 == members.size() ? " and " : ", ";
+    }
+    text += member_name(members[i], world);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string member_name(int member, int world) {
+  return member < world ? fmt::format("rank {}", member) : fmt::format("server {}", member - world);
+}
+
+/// Everything below runs on thread_, except the constructor, the destructor and what the mutex
+/// guards.
+class JobHub::Impl final : public JobConnection::Listener {
+ public:
+  Impl(const JobSpec& spec, const std::string& host, std::uint16_t port)
+      : spec_(spec), acceptor_(io_), accept_timer_(io_), timer_(io_), ticker_(spec.timeout) {
+    members_.resize(static_cast<std::size_t>(spec_.world + spec_.servers));
+    for (std::size_t group = 0; group < kJobGroups; ++group) {
+      rounds_[group].blobs.resize(group_size(static_cast<JobGroup>(group)));
+    }
+    listen(host, port);
+    accept();
+    schedule_tick();
+    thread_ = std::thread([this] { io_.run(); });
+  }
+
+  ~Impl() override {
+    linger();
+    asio::post(io_, [this] {
+      accept_timer_.cancel();
+      timer_.cancel();
+      error_code ignored;
+      acceptor_.close(ignored);
+      stopping_ = true;
+      for (const auto& connection : connections_) {
+        connection->close();
+      }
+    });
+    thread_.join();
+  }
+
+  [[nodiscard]] std::uint16_t port() const noexcept { return port_; }
+
+  void abort(const std::string& reason) {
+    asio::post(io_, [this, reason] { end({EndKind::error, reason}); });
+  }
+
+  [[nodiscard]] std::string failure() const {
+    const std::scoped_lock lock(mutex_);
+    return failure_ ? failure_->reason : std::string{};
+  }
+
+ private:
+  struct Member {
+    std::shared_ptr<JobConnection> connection;
+    bool left = false;  ///< said goodbye, failed, or is lost
+  };
+  struct Round {
+    std::uint64_t sequence = 1;
+    std::vector<std::optional<std::string>> blobs;
+    std::size_t arrived = 0;
+    Nanoseconds waited{0};
+  };
+
+  // ---- Connections
+
+  void listen(const std::string& host, std::uint16_t port) {
+    const std::string where = endpoint_text(host, port);
+    try {
+      tcp::resolver resolver(io_);
+      const auto found = resolver.resolve(host, std::to_string(port));
+      const tcp::endpoint endpoint = found.begin()->endpoint();
+      acceptor_.open(endpoint.protocol());
+      acceptor_.set_option(tcp::acceptor::reuse_address(true));
+      acceptor_.bind(endpoint);
+      acceptor_.listen();
+      port_ = acceptor_.local_endpoint().port();
+    } catch (const boost::system::system_error& error) {
+      throw ConfigError(
+          fmt::format("cannot listen on {}: {} (another address or a free port is "
+                      "needed; port 0 takes any)",
+                      where, error.code().message()));
+    }
+  }
+
+  void accept() {
+    acceptor_.async_accept([this](error_code error, tcp::socket socket) {
+      if (stopping_ || error == asio::error::operation_aborted) {
+        return;
+      }
+      if (error) {  // no descriptors left, say: pause, or this would spin
+        accept_timer_.expires_after(kAcceptRetry);
+        accept_timer_.async_wait([this](error_code cancelled) {
+          if (!cancelled) {
+            accept();
+          }
+        });
+        return;
+      }
+      take_in(std::move(socket));
+      accept();
+    });
+  }
+
+  void take_in(tcp::socket socket) {
+    const auto strangers =
+        std::ranges::count_if(connections_, [](const auto& c) { return c->member < 0; });
+    if (static_cast<std::size_t>(strangers) >= kMaxStrangers) {
+      return;
+    }
+    auto connection =
+        std::make_shared<JobConnection>(std::move(socket), FrameReader::From::stranger, *this);
+    connections_.push_back(connection);
+    connection->start();
+  }
+
+  void on_closed(JobConnection& connection, const std::string& why) override {
+    if (connection.member >= 0) {
+      lost(connection.member, why);
+    }
+  }
+
+  void on_frame(JobConnection& connection, Frame frame) override {
+    if (frame.type == FrameType::hello) {
+      join(connection, decode_hello(frame.payload));
+    } else if (frame.type == FrameType::gather) {
+      contribute(connection.member, decode_gather(frame.payload));
+    } else if (frame.type == FrameType::goodbye) {
+      leave(connection.member);
+      connection.close_after_sending();
+      notify_left();
+    } else if (frame.type == FrameType::failed) {
+      failed(connection.member, decode_failure(frame.payload));
+      notify_left();
+    }
+  }
+
+  // ---- Joining
+
+  void join(JobConnection& connection, const Hello& hello) {
+    if (const auto mistake = refusal(hello)) {
+      connection.send(encode(JobEnd{mistake->kind, mistake->reason}));
+      connection.close_after_sending();
+      // A member of this job that is set up wrongly leaves a place that nobody will fill.
+      if (hello.nonce == spec_.nonce && joined_ < members_.size()) {
+        end(*mistake);
+      }
+      return;
+    }
+    connection.member = static_cast<int>(hello.member);
+    connection.set_sender(FrameReader::From::member);
+    members_[hello.member].connection = connection.shared_from_this();
+    if (++joined_ == members_.size()) {
+      broadcast(encode_empty(FrameType::welcome));
+    }
+  }
+
+  [[nodiscard]] std::optional<JobEnd> refusal(const Hello& hello) const {
+    if (hello.nonce != spec_.nonce) {
+      return JobEnd{EndKind::config,
+                    fmt::format("the job at port {} is another one: its nonce is not {:#x}", port_,
+                                hello.nonce)};
+    }
+    if (failure_) {
+      return failure_;
+    }
+    if (hello.member >= members_.size()) {
+      return JobEnd{EndKind::config, fmt::format("member number {} is outside 0..{}", hello.member,
+                                                 members_.size() - 1)};
+    }
+    const std::string name = member_name(static_cast<int>(hello.member), spec_.world);
+    if (hello.world != static_cast<std::uint32_t>(spec_.world) ||
+        hello.servers != static_cast<std::uint32_t>(spec_.servers)) {
+      return JobEnd{EndKind::config,
+                    fmt::format("{} expects {} ranks and {} servers, the job has {} and {}", name,
+                                hello.world, hello.servers, spec_.world, spec_.servers)};
+    }
+    if (hello.digest != spec_.config_digest) {
+      return JobEnd{EndKind::config,
+                    fmt::format("{} runs another configuration (digest {} instead of {})", name,
+                                printable(hello.digest), printable(spec_.config_digest))};
+    }
+    if (members_[hello.member].connection) {
+      return JobEnd{EndKind::config, fmt::format("{} joined twice", name)};
+    }
+    return std::nullopt;
+  }
+
+  /// A digest as it may appear in a message: short, no control characters.
+  static std::string printable(const std::string& digest) {
+    constexpr std::size_t kShown = 16;
+    std::string text = digest.substr(0, kShown);
+    std::ranges::replace_if(
+        text, [](char c) { return c < ' ' || c > '~'; }, '?');
+    return text.empty() ? "none" : text;
+  }
+
+  // ---- Collectives
+
+  [[nodiscard]] std::size_t group_size(JobGroup group) const {
+    return group == JobGroup::workers ? static_cast<std::size_t>(spec_.world) : members_.size();
+  }
+
+  void contribute(int member, Gather gather) {
+    if (failure_ || members_[static_cast<std::size_t>(member)].left) {
+      return;
+    }
+    Round& round = rounds_[static_cast<std::size_t>(gather.group)];
+    const auto index = static_cast<std::size_t>(member);
+    const std::string name = member_name(member, spec_.world);
+    if (index >= round.blobs.size()) {
+      end({EndKind::error, fmt::format("{} called a collective of the ranks", name)});
+      return;
+    }
+    if (gather.sequence != round.sequence || round.blobs[index]) {
+      end({EndKind::error, fmt::format("{} is at collective {}, the others are at {}", name,
+                                       gather.sequence, round.sequence)});
+      return;
+    }
+    round.blobs[index] = std::move(gather.blob);
+    if (++round.arrived == round.blobs.size()) {
+      finish_round(gather.group, round);
+    } else {
+      check_left(round);
+    }
+  }
+
+  void finish_round(JobGroup group, Round& round) {
+    GatherResult result{group, round.sequence, {}};
+    for (std::optional<std::string>& blob : round.blobs) {
+      result.blobs.push_back(std::move(*blob));
+      blob.reset();
+    }
+    round.arrived = 0;
+    round.waited = Nanoseconds(0);
+    ++round.sequence;
+    try {
+      const auto frame = std::make_shared<const std::string>(encode(result));
+      for (std::size_t member = 0; member < group_size(group); ++member) {
+        members_[member].connection->send(frame);
+      }
+    } catch (const Error& error) {
+      end({EndKind::error, error.what()});
+    }
+  }
+
+  /// A collective that waits for a member which has left cannot complete.
+  void check_left(const Round& round) {
+    if (round.arrived == 0 || failure_ || held_back_) {
+      return;
+    }
+    for (std::size_t member = 0; member < round.blobs.size(); ++member) {
+      if (!round.blobs[member] && members_[member].left) {
+        end({EndKind::peer_lost,
+             fmt::format("{} ended while the others waited for it in a collective",
+                         member_name(static_cast<int>(member), spec_.world))});
+        return;
+      }
+    }
+  }
+
+  // ---- The end
+
+  void leave(int member) {
+    members_[static_cast<std::size_t>(member)].left = true;
+    for (const Round& round : rounds_) {
+      check_left(round);
+    }
+  }
+
+  void lost(int member, const std::string& why) {
+    Member& state = members_[static_cast<std::size_t>(member)];
+    if (!state.left) {
+      state.left = true;
+      end({EndKind::peer_lost, fmt::format("{} lost: {}", member_name(member, spec_.world), why)});
+    }
+    notify_left();
+  }
+
+  /// A failure that follows from another member's loss is held back a little: the hub is about to
+  /// hear of the cause itself.
+  void failed(int member, const Failure& failure) {
+    members_[static_cast<std::size_t>(member)].left = true;
+    JobEnd reason{EndKind::error,
+                  fmt::format("{} failed: {}", member_name(member, spec_.world), failure.reason)};
+    if (!failure.consequence) {
+      end(std::move(reason));
+    } else if (!held_back_) {
+      held_back_ = std::move(reason);
+    }
+  }
+
+  void end(JobEnd reason) {
+    if (failure_) {
+      return;
+    }
+    {
+      const std::scoped_lock lock(mutex_);
+      failure_ = std::move(reason);
+    }
+    broadcast(encode(*failure_));
+    left_.notify_all();
+  }
+
+  void broadcast(std::string frame) {
+    const auto shared = std::make_shared<const std::string>(std::move(frame));
+    for (const Member& member : members_) {
+      if (member.connection) {
+        member.connection->send(shared);
+      }
+    }
+  }
+
+  // ---- Time
+
+  void schedule_tick() {
+    timer_.expires_after(ticker_.interval());
+    timer_.async_wait([this](error_code cancelled) {
+      if (!cancelled) {
+        tick(ticker_.elapsed());
+        schedule_tick();
+      }
+    });
+  }
+
+  void tick(Nanoseconds elapsed) {
+    if (ticker_.heartbeat_due(elapsed)) {
+      broadcast(encode_empty(FrameType::heartbeat));
+    }
+    watch_silence(elapsed);
+    std::erase_if(connections_, [](const auto& connection) { return !connection->open(); });
+    if (failure_) {
+      return;
+    }
+    if (held_back_ && (held_for_ += elapsed) >= settle_time(spec_.timeout)) {
+      end(*held_back_);
+    }
+    watch_rendezvous(elapsed);
+    watch_rounds(elapsed);
+  }
+
+  void watch_silence(Nanoseconds elapsed) {
+    const Nanoseconds limit = silence_limit(spec_.timeout);
+    for (const auto& connection : connections_) {
+      if (!connection->open() || connection->add_silence(elapsed) < limit) {
+        continue;
+      }
+      connection->close();
+      if (connection->member >= 0) {
+        lost(connection->member, fmt::format("silent for {:.1f} s", seconds(limit.count())));
+      }
+    }
+  }
+
+  void watch_rendezvous(Nanoseconds elapsed) {
+    if (failure_ || joined_ == members_.size()) {
+      return;
+    }
+    rendezvous_ += elapsed;
+    if (rendezvous_ >= spec_.timeout) {
+      std::vector<int> missing;
+      for (std::size_t member = 0; member < members_.size(); ++member) {
+        if (!members_[member].connection) {
+          missing.push_back(static_cast<int>(member));
+        }
+      }
+      end({EndKind::timeout,
+           fmt::format("{} did not join within {:.1f} s", list_names(missing, spec_.world),
+                       seconds(spec_.timeout.count()))});
+    }
+  }
+
+  void watch_rounds(Nanoseconds elapsed) {
+    for (Round& round : rounds_) {
+      if (round.arrived == 0 || failure_) {
+        continue;
+      }
+      round.waited += elapsed;
+      if (round.waited < spec_.timeout) {
+        continue;
+      }
+      std::vector<int> missing;
+      for (std::size_t member = 0; member < round.blobs.size(); ++member) {
+        if (!round.blobs[member]) {
+          missing.push_back(static_cast<int>(member));
+        }
+      }
+      end({EndKind::timeout,
+           fmt::format("{} did not reach the collective within {:.1f} s",
+                       list_names(missing, spec_.world), seconds(spec_.timeout.count()))});
+    }
+  }
+
+  // ---- Destruction
+
+  /// Members that are still to say goodbye get the time for it: a hub that vanished under them
+  /// would look like a loss.
+  void linger() {
+    std::unique_lock lock(mutex_);
+    const Deadline whole = Deadline::after(spec_.timeout);
+    const Deadline after_failure =
+        Deadline::after(std::min<Nanoseconds>(spec_.timeout, std::chrono::milliseconds(500)));
+    while (!all_left_ && !(failure_ ? after_failure : whole).passed()) {
+      asio::post(io_, [this] { notify_left(); });
+      left_.wait_for(lock, kAbortPollInterval);
+    }
+  }
+
+  void notify_left() {
+    const bool all = std::ranges::all_of(members_, [](const Member& member) {
+      return !member.connection || (member.left && !member.connection->sending());
+    });
+    {
+      const std::scoped_lock lock(mutex_);
+      all_left_ = all;
+    }
+    left_.notify_all();
+  }
+
+  const JobSpec spec_;
+  asio::io_context io_;
+  tcp::acceptor acceptor_;
+  asio::steady_timer accept_timer_;
+  asio::steady_timer timer_;
+  Ticker ticker_;
+  std::uint16_t port_ = 0;
+  bool stopping_ = false;
+  std::vector<std::shared_ptr<JobConnection>> connections_;
+  std::vector<Member> members_;
+  std::array<Round, kJobGroups> rounds_;
+  std::size_t joined_ = 0;
+  Nanoseconds rendezvous_{0};
+  std::optional<JobEnd> held_back_;
+  Nanoseconds held_for_{0};
+
+  mutable std::mutex mutex_;  // guards the two below; failure_ is written by thread_ alone
+  std::optional<JobEnd> failure_;
+  bool all_left_ = false;
+  std::condition_variable left_;
+  std::thread thread_;
+};
+
+JobHub::JobHub(const JobSpec& spec, const std::string& host, std::uint16_t port)
+    : impl_(std::make_unique<Impl>(spec, host, port)) {}
+JobHub::~JobHub() = default;
+std::uint16_t JobHub::port() const noexcept {
+  return impl_->port();
+}
+void JobHub::abort(const std::string& reason) {
+  impl_->abort(reason);
+}
+std::string JobHub::failure() const {
+  return impl_->failure();
+}
+
+}  // namespace paceline

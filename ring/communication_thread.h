@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// The thread that sums and applies buckets behind the training thread's back.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "common/base/abort.h"
+#include "common/sync/synchronizer.h"
+#include "ring/executor.h"
+
+namespace paceline {
+
+/// What a finished bucket cost.
+struct BucketCost {
+  RunTimes times;
+  std::uint64_t bytes_sent_total = 0;  ///< of the transport so far
+};
+
+/// Works on one bucket after the other, in the order of submit(). All methods are called by the
+/// training thread.
+class CommunicationThread {
+ public:
+  /// `work(bucket, step)` runs on the thread; it must leave by exception soon after `stop()` turns
+  /// true. `abort` outlives this.
+  using Work = std::function<BucketCost(BucketId, const StepInfo&)>;
+  CommunicationThread(int buckets, Work work, std::atomic<bool>& stop, AbortToken& abort);
+  /// Stops the thread without waiting for peers.
+  ~CommunicationThread();
+  CommunicationThread(const CommunicationThread&) = delete;
+  CommunicationThread& operator=(const CommunicationThread&) = delete;
+
+  /// Never blocks on work. Throws a stored error of the thread.
+  void submit(BucketId bucket, const StepInfo& step);
+  /// Returns when no work on `bucket` is outstanding. Throws a stored error of the thread, or the
+  /// abort reason.
+  void wait(BucketId bucket);
+  void wait_all();
+  /// What happened since the last call. Throws a stored error of the thread.
+  StepReport report();
+
+ private:
+  struct Task {
+    BucketId bucket;
+    StepInfo step;
+  };
+  struct Interval {
+    std::int64_t begin;
+    std::int64_t end;
+  };
+
+  void loop();
+  template <typename Done>
+  void block_until(Done done);
+  void check_error() const;
+  void count_wait(std::int64_t begin, std::int64_t end);
+
+  Work work_;
+  std::atomic<bool>& stop_;
+  AbortToken& abort_;
+
+  std::mutex mutex_;  ///< guards what follows
+  std::condition_variable work_arrived_;
+  std::condition_variable work_done_;
+  std::deque<Task> queue_;
+  std::vector<int> outstanding_;  ///< tasks per bucket that are not finished
+  int outstanding_total_ = 0;
+  std::exception_ptr error_;
+  std::vector<Interval> waits_;  ///< for slower ranks, since the last report
+  std::int64_t communication_ns_ = 0;
+  std::uint64_t bytes_total_ = 0;
+
+  std::int64_t wait_ns_ = 0;  ///< training thread only
+  std::uint64_t bytes_reported_ = 0;
+
+  std::thread thread_;
+};
+
+}  // namespace paceline

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ring/ring_backend.h"
+
+#include <fmt/format.h>
+
+#include "common/base/error.h"
+#include "ring/ring_synchronizer.h"
+#include "ring/schedule.h"
+
+namespace paceline {
+
+namespace {
+
+void validate_topology(const Config& config) {
+  const int per_node = config.topology.ranks_per_node;
+  if (per_node <= 0 || per_node >= config.world) {
+    throw ConfigError(
+        fmt::format("topology.ranks_per_node = {}: with world = {} all ranks are on one node, and "
+                    "the hierarchical algorithm needs at least two; allowed: 2..{}",
+                    per_node, config.world, config.world - 1));
+  }
+  if (per_node == 1) {
+    throw ConfigError(
+        fmt::format("topology.ranks_per_node = 1: no node has two ranks to sum within, which the "
+                    "hierarchical algorithm is for; allowed: 2..{}",
+                    config.world - 1));
+  }
+}
+
+void validate_ring(const Config& config) {
+  if (config.ring.algorithm == "auto") {
+    return;
+  }
+  if (parse_algorithm(config.ring.algorithm) == Algorithm::hierarchical) {
+    validate_topology(config);
+  }
+}
+
+void validate_hierarchical(const Config& config) {
+  if (config.ring.algorithm != "auto" && config.ring.algorithm != "hierarchical") {
+    throw ConfigError(fmt::format(
+        "ring.algorithm = {}: sync=hierarchical always runs the hierarchical algorithm; allowed: "
+        "auto, hierarchical",
+        config.ring.algorithm));
+  }
+  if (config.world < 3) {
+    throw ConfigError(fmt::format(
+        "world = {}: sync=hierarchical needs two nodes, one with two ranks or more; allowed: 3 and "
+        "more",
+        config.world));
+  }
+  validate_topology(config);
+}
+
+void validate_single(const Config& config) {
+  if (config.world != 1) {
+    throw ConfigError(
+        fmt::format("world = {}: sync=single is one worker; allowed: 1", config.world));
+  }
+}
+
+template <RingFlavour flavour>
+Backend backend(std::string_view name, std::string_view summary, void (*validate)(const Config&)) {
+  Backend row;
+  row.name = name;
+  row.summary = summary;
+  row.traits = {Consistency::synchronous, UpdatePlace::worker, false};
+  row.validate = validate;
+  row.make = [](const WorkerContext& context) { return make_ring_synchronizer(context, flavour); };
+  return row;
+}
+
+}  // namespace
+
+Backend ring_backend() {
+  return backend<RingFlavour::ring>(
+      "ring", "allreduce of each bucket between all workers (ring, tree, halving-doubling)",
+      validate_ring);
+}
+
+Backend hierarchical_backend() {
+  return backend<RingFlavour::hierarchical>(
+      "hierarchical", "allreduce that sums within each node before it crosses to others",
+      validate_hierarchical);
+}
+
+Backend single_backend() {
+  return backend<RingFlavour::single>("single", "one worker, nothing to synchronise",
+                                      validate_single);
+}
+
+}  // namespace paceline

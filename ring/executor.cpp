@@ -19,9 +19,12 @@ CompiledSchedule::CompiledSchedule(Schedule schedule) : schedule_(std::move(sche
   for (Schedule::Index i = 0; i < operations; ++i) {
     const Operation& op = schedule_.operations[i];
     if (op.kind != OperationKind::local) {
-      // Nearest peer behind this rank first: they are served in turn, not all by the lowest rank.
-      const int distance = (op.peer - schedule_.rank + schedule_.world) % schedule_.world;
-      by_channel[{op.kind == OperationKind::send, distance}].push_back(i);
+      // Each rank receives from the next ranks first and sends to the previous ones first, so that
+      // not all serve the same one at a time.
+      const bool is_send = op.kind == OperationKind::send;
+      const int ahead = op.peer - schedule_.rank;
+      const int distance = ((is_send ? -ahead : ahead) + schedule_.world) % schedule_.world;
+      by_channel[{is_send, distance}].push_back(i);
     }
     missing_.push_back(static_cast<Schedule::Index>(schedule_.dependencies_of(i).size()));
     for (const Schedule::Index on : schedule_.dependencies_of(i)) {
@@ -105,6 +108,7 @@ void Executor::start(bool announce) {
       locals_.push_back(i);
     }
   }
+  run_locals();
   advance();
 }
 
@@ -156,20 +160,26 @@ void Executor::post(Index operation) {
 }
 
 void Executor::complete(Index operation) {
-  locals_.push_back(operation);
+  finish(operation);
+  run_locals();
+}
+
+void Executor::finish(Index operation) {
+  const std::vector<Operation>& operations = plan_->schedule().operations;
+  --left_;
+  for (const Index enabled : plan_->enabled_by(operation)) {
+    if (--missing_[enabled] == 0 && operations[enabled].kind == OperationKind::local) {
+      locals_.push_back(enabled);
+    }
+  }
+}
+
+void Executor::run_locals() {
   while (!locals_.empty()) {
-    const Index finished = locals_.back();
+    const Index next = locals_.back();
     locals_.pop_back();
-    const std::vector<Operation>& operations = plan_->schedule().operations;
-    if (operations[finished].kind == OperationKind::local) {
-      run_local(operations[finished]);
-    }
-    --left_;
-    for (const Index enabled : plan_->enabled_by(finished)) {
-      if (--missing_[enabled] == 0 && operations[enabled].kind == OperationKind::local) {
-        locals_.push_back(enabled);
-      }
-    }
+    run_local(plan_->schedule().operations[next]);
+    finish(next);
   }
 }
 

@@ -95,6 +95,8 @@ class Executor {
   bool advance(const CompiledSchedule::Channel& channel, Progress& progress);
   void post(Index operation);
   void complete(Index operation);
+  void finish(Index operation);
+  void run_locals();
   void run_local(const Operation& operation);
   void idle();
   [[noreturn]] void throw_timeout() const;

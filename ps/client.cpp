@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ps/client.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "common/base/error.h"
+
+namespace paceline {
+
+namespace {
+constexpr Nanoseconds kGoodbyeLinger = std::chrono::seconds(1);
+}
+
+PsClient::PsClient(const ClientSetup& setup, const JobDescription& job, std::span<float> weights,
+                   std::span<const float> gradients)
+    : setup_(setup),
+      job_(job),
+      partition_(BucketPlan(job.buckets), job.servers),
+      weights_(weights),
+      gradients_(gradients),
+      borrowed_(std::make_shared<std::vector<std::atomic<int>>>(job.buckets.size())),
+      state_(setup.rank, setup.nonce, partition_),
+      sender_(setup.fabric, setup.node, setup.server_nodes),
+      mailbox_(std::make_unique<WorkerMailbox>(setup.mailbox, setup.endpoints)),
+      buckets_(job.buckets.size()),
+      open_(static_cast<std::size_t>(job.servers), 0) {
+  thread_ = std::thread([this] { run(); });
+}
+
+PsClient::~PsClient() {
+  {
+    const std::scoped_lock lock(mutex_);
+    stop_ = true;
+  }
+  wakeup_.signal();
+  thread_.join();
+}
+
+void PsClient::connect() {
+  const Payload description = [this] {
+    const auto bytes = encode(job_);
+    return Payload::copy_of(bytes);
+  }();
+  std::vector<Request> requests;
+  for (std::size_t server = 0; server < open_.size(); ++server) {
+    requests.push_back({MessageKind::hello, server, {}, description});
+  }
+  post(std::move(requests));
+  wait_until([this] { return open_total_ == 0; }, [] { return std::string("its hello"); });
+}
+
+void PsClient::init_weights() {
+  std::vector<Request> requests;
+  for (std::size_t k = 0; k < partition_.count(); ++k) {
+    const Range& range = partition_.keys()[k].arena;
+    requests.push_back(
+        {MessageKind::init,
+         k,
+         {},
+         Payload::copy_of(std::as_bytes(weights_.subspan(range.begin, range.size())))});
+  }
+  post(std::move(requests));
+  wait_until([this] { return open_total_ == 0; }, [] { return std::string("the first weights"); });
+}
+
+void PsClient::pull_all() {
+  std::vector<Request> requests;
+  for (std::size_t k = partition_.count(); k-- > 0;) {
+    requests.push_back({MessageKind::pull, k, {}, {}});
+  }
+  post(std::move(requests));
+  wait_until([this] { return open_total_ == 0; }, [] { return std::string("a pull"); });
+}
+
+void PsClient::push(BucketId b, const StepInfo& info) {
+  const auto bucket = static_cast<std::size_t>(b);
+  std::vector<Request> requests;
+  for (const std::size_t k : partition_.keys_of(b)) {
+    const Range& range = partition_.keys()[k].arena;
+    (*borrowed_)[bucket].fetch_add(1, std::memory_order_relaxed);
+    const std::shared_ptr<const void> loan(
+        gradients_.data(), [borrowed = borrowed_, bucket](const void* /*gradients*/) {
+          (*borrowed)[bucket].fetch_sub(1, std::memory_order_release);
+        });
+    requests.push_back(
+        {MessageKind::push, k, info,
+         Payload(std::as_bytes(gradients_.subspan(range.begin, range.size())), loan)});
+  }
+  post(std::move(requests));
+}
+
+std::int64_t PsClient::wait(BucketId b) {
+  Bucket& bucket = buckets_[static_cast<std::size_t>(b)];
+  const auto what = [&bucket, b] {
+    return fmt::format("the push of bucket {} in step {}", b, bucket.step);
+  };
+  wait_until([&bucket] { return bucket.open == 0; }, what);
+  // The answer is here, so the gradient has left; the thread that sent it may not have noted so.
+  const std::atomic<int>& borrowed = (*borrowed_)[static_cast<std::size_t>(b)];
+  const Deadline deadline = Deadline::after(setup_.mailbox.timeout);
+  while (borrowed.load(std::memory_order_acquire) != 0) {
+    if (deadline.passed()) {
+      throw TimeoutError(
+          fmt::format("rank {}: the gradient of bucket {} was not sent in time", setup_.rank, b));
+    }
+    setup_.abort->check();
+    std::this_thread::yield();
+  }
+  const std::scoped_lock lock(mutex_);
+  return std::exchange(bucket.held_ns, 0);
+}
+
+void PsClient::drain() {
+  std::vector<Request> requests;
+  for (std::size_t server = 0; server < open_.size(); ++server) {
+    requests.push_back({MessageKind::drain, server, {}, {}});
+  }
+  post(std::move(requests));
+  wait_until([this] { return open_total_ == 0; },
+             [] { return std::string("the end of all workers' pushes"); });
+}
+
+std::vector<std::byte> PsClient::get_state(std::size_t key) {
+  post({{MessageKind::state_get, key, {}, {}}});
+  wait_until([this] { return open_total_ == 0; },
+             [key] { return fmt::format("a request for the state of key {}", key); });
+  const std::scoped_lock lock(mutex_);
+  return std::exchange(state_answer_, {});
+}
+
+void PsClient::put_state(std::size_t key, const std::vector<std::byte>& state) {
+  post({{MessageKind::state_put, key, {}, Payload::copy_of(state)}});
+  wait_until([this] { return open_total_ == 0; },
+             [key] { return fmt::format("the state of key {}", key); });
+}
+
+ClientReport PsClient::take_report() {
+  const std::scoped_lock lock(mutex_);
+  return std::exchange(report_, {});
+}
+
+void PsClient::post(std::vector<Request> requests) {
+  if (requests.empty()) {
+    return;
+  }
+  {
+    const std::scoped_lock lock(mutex_);
+    if (failure_) {
+      std::rethrow_exception(failure_);
+    }
+    for (Request& request : requests) {
+      const bool whole = request.kind == MessageKind::hello || request.kind == MessageKind::drain;
+      const KeyRange* key = whole ? nullptr : &partition_.keys()[request.target];
+      ++open_[whole ? request.target : static_cast<std::size_t>(key->server)];
+      ++open_total_;
+      if (request.kind == MessageKind::push) {
+        Bucket& bucket = buckets_[static_cast<std::size_t>(key->bucket)];
+        ++bucket.open;
+        bucket.step = request.info.step;
+      }
+      requests_.push_back(std::move(request));
+    }
+  }
+  wakeup_.signal();
+}
+
+void PsClient::wait_until(const std::function<bool()>& done,
+                          const std::function<std::string()>& what) {
+  const Deadline deadline = Deadline::after(setup_.mailbox.timeout);
+  std::unique_lock lock(mutex_);
+  while (!done()) {
+    if (failure_) {
+      std::rethrow_exception(failure_);
+    }
+    setup_.abort->check();
+    if (deadline.passed()) {
+      throw TimeoutError(fmt::format("rank {}: {} did not answer {} within {:.1f} s", setup_.rank,
+                                     open_servers(), what(),
+                                     seconds(setup_.mailbox.timeout.count())));
+    }
+    changed_.wait_for(lock, kAbortPollInterval);
+  }
+}
+
+std::string PsClient::open_servers() const {
+  std::string names;
+  for (std::size_t server = 0; server < open_.size(); ++server) {
+    if (open_[server] > 0) {
+      names += fmt::format("{}server {} ({})", names.empty() ? "" : ", ", server,
+                           setup_.endpoints[server]);
+    }
+  }
+  return names.empty() ? "nobody" : names;
+}
+
+void PsClient::run() noexcept {
+  const auto transmit = [this](const Outgoing& message) {
+    return mailbox_->send(message.peer, message.header, message.payload);
+  };
+  try {
+    std::vector<int> fds = mailbox_->fds();
+    fds.push_back(wakeup_.fd());
+    while (true) {
+      {
+        const std::scoped_lock lock(mutex_);
+        if (stop_) {
+          break;
+        }
+      }
+      setup_.abort->check();
+      bool busy = take_requests();
+      const std::int64_t again = sender_.pump(now_ns(), transmit);
+      busy = receive() || busy;
+      busy = install_arrived() || busy;
+      if (!busy) {
+        wait_readable(fds, std::min(again, arrivals_.next_arrival()));
+      }
+    }
+    say_goodbye();
+  } catch (...) {
+    const std::scoped_lock lock(mutex_);
+    failure_ = std::current_exception();
+    changed_.notify_all();
+  }
+  // Sockets die on the thread that used them.
+  mailbox_.reset();
+}
+
+bool PsClient::take_requests() {
+  std::deque<Request> taken;
+  {
+    const std::scoped_lock lock(mutex_);
+    wakeup_.clear();
+    taken.swap(requests_);
+  }
+  if (!taken.empty() && busy_since_ns_ == 0) {
+    busy_since_ns_ = now_ns();
+  }
+  const std::uint64_t before = sender_.bytes();
+  for (Request& request : taken) {
+    send(std::move(request));
+  }
+  if (!taken.empty()) {
+    const std::scoped_lock lock(mutex_);
+    report_.bytes_sent += sender_.bytes() - before;
+  }
+  return !taken.empty();
+}
+
+void PsClient::send(Request request) {
+  Outgoing message;
+  const std::size_t bytes = request.payload.size();
+  if (request.kind == MessageKind::hello || request.kind == MessageKind::drain) {
+    message.peer = static_cast<int>(request.target);
+    message.header = state_.to_server(request.kind, message.peer, bytes);
+  } else {
+    const KeyRange& key = partition_.keys()[request.target];
+    message.peer = key.server;
+    message.priority = key.bucket;
+    message.header = request.kind == MessageKind::push
+                         ? state_.push(request.target, request.info)
+                         : state_.about_key(request.kind, request.target, bytes);
+  }
+  message.payload = std::move(request.payload);
+  sender_.enqueue(std::move(message));
+}
+
+bool PsClient::receive() {
+  bool any = false;
+  for (int server = 0; server < job_.servers; ++server) {
+    // One message per server and turn: each is installed while the next one arrives.
+    if (auto incoming = mailbox_->receive(server)) {
+      any = true;
+      if (!incoming->problem.empty()) {
+        throw WireError(fmt::format("rank {}: server {} sent a bad message: {}", setup_.rank,
+                                    server, incoming->problem));
+      }
+      arrivals_.put({server, incoming->header, std::move(incoming->payload)});
+    }
+  }
+  return any;
+}
+
+bool PsClient::install_arrived() {
+  bool any = false;
+  while (const auto message = arrivals_.next(now_ns())) {
+    any = true;
+    install(*message);
+  }
+  return any;
+}
+
+void PsClient::install(const ArrivalQueue::Message& message) {
+  const Header& header = message.header;
+  state_.on_answer(message.peer, header, message.payload);
+  if (header.kind == MessageKind::weights) {
+    const Range& range = partition_.keys()[header.key].arena;
+    std::memcpy(weights_.data() + range.begin, message.payload.bytes().data(),
+                message.payload.size());
+  }
+  const std::int64_t now = now_ns();
+  const std::scoped_lock lock(mutex_);
+  if (open_[static_cast<std::size_t>(message.peer)] == 0) {
+    throw WireError(
+        fmt::format("rank {}: server {} answered what was not asked", setup_.rank, message.peer));
+  }
+  --open_[static_cast<std::size_t>(message.peer)];
+  --open_total_;
+  if (header.kind == MessageKind::state) {
+    state_answer_.assign(message.payload.bytes().begin(), message.payload.bytes().end());
+  }
+  if (header.kind == MessageKind::weights && (header.flags & kFlagPulled) == 0) {
+    Bucket& bucket = buckets_[static_cast<std::size_t>(partition_.keys()[header.key].bucket)];
+    const auto held = static_cast<std::int64_t>(header.held_ns);
+    bucket.held_ns = std::max(bucket.held_ns, held);
+    held_in_busy_ns_ = std::max(held_in_busy_ns_, held);
+    --bucket.open;
+    if ((header.flags & kFlagRejected) == 0) {
+      report_.staleness.add(static_cast<std::int64_t>(header.staleness));
+    }
+  }
+  if (open_total_ == 0) {
+    report_.busy_ns += std::max<std::int64_t>(0, now - busy_since_ns_ - held_in_busy_ns_);
+    busy_since_ns_ = 0;
+    held_in_busy_ns_ = 0;
+  }
+  changed_.notify_all();
+}
+
+void PsClient::say_goodbye() {
+  for (int server = 0; server < job_.servers; ++server) {
+    Outgoing goodbye;
+    goodbye.peer = server;
+    goodbye.header = state_.to_server(MessageKind::goodbye, server, 0);
+    sender_.enqueue(std::move(goodbye));
+  }
+  sender_.pump(now_ns(), [this](const Outgoing& message) {
+    return mailbox_->send(message.peer, message.header, message.payload);
+  });
+  mailbox_->set_linger(kGoodbyeLinger);
+}
+
+}  // namespace paceline

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// A worker's connection to all servers, on a communication thread of its own, so that pushes and
+// answers make progress while the training thread computes.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/base/abort.h"
+#include "common/sync/synchronizer.h"
+#include "ps/client_state.h"
+#include "ps/job_description.h"
+#include "ps/mailbox.h"
+#include "ps/paced_link.h"
+
+namespace paceline {
+
+/// What a client is made from. `fabric` and `abort` outlive it.
+struct ClientSetup {
+  int rank = 0;
+  std::uint64_t nonce = 0;
+  std::vector<std::string> endpoints;  ///< by server
+  MailboxOptions mailbox;
+  NicFabric* fabric = nullptr;
+  int node = 0;
+  std::vector<int> server_nodes;
+  AbortToken* abort = nullptr;
+};
+
+/// What the communication thread measured since it was last asked.
+struct ClientReport {
+  std::int64_t busy_ns = 0;  ///< a request was open and no server held it for a slower worker
+  std::uint64_t bytes_sent = 0;
+  Staleness staleness;
+};
+
+/// All calls come from the training thread. Waits throw TimeoutError naming the servers that did
+/// not answer, the abort reason, or what failed on the communication thread.
+class PsClient {
+ public:
+  /// `weights` and `gradients` are flat arenas of the plan that `job` describes and outlive this.
+  /// Answers are written to `weights` by the communication thread; `gradients` are sent from where
+  /// they are.
+  PsClient(const ClientSetup& setup, const JobDescription& job, std::span<float> weights,
+           std::span<const float> gradients);
+  /// Says goodbye; waits for no peer longer than a second.
+  ~PsClient();
+  PsClient(const PsClient&) = delete;
+  PsClient& operator=(const PsClient&) = delete;
+
+  /// Says hello to every server and waits until all have accepted.
+  void connect();
+  /// Sends this worker's weights as the first of every key.
+  void init_weights();
+  /// Fills the weights with the servers' newest ones.
+  void pull_all();
+  /// Starts to push bucket b's gradient; does not wait.
+  void push(BucketId b, const StepInfo& info);
+  /// Waits until bucket b's weights are here and its gradient is free again. Returns how long the
+  /// servers held the bucket for slower workers, in ns (the longest of its keys).
+  std::int64_t wait(BucketId b);
+  /// Waits until every worker has called this.
+  void drain();
+
+  [[nodiscard]] std::vector<std::byte> get_state(std::size_t key);
+  void put_state(std::size_t key, const std::vector<std::byte>& state);
+
+  [[nodiscard]] const Partition& partition() const noexcept { return partition_; }
+  [[nodiscard]] ClientReport take_report();
+
+ private:
+  struct Request {
+    MessageKind kind;
+    std::size_t target;  ///< server, or key
+    StepInfo info;
+    Payload payload;
+  };
+  struct Bucket {
+    int open = 0;  ///< keys whose answer has not come
+    std::int64_t held_ns = 0;
+    std::int64_t step = -1;
+  };
+
+  void post(std::vector<Request> requests);
+  void wait_until(const std::function<bool()>& done, const std::function<std::string()>& what);
+  [[nodiscard]] std::string open_servers() const;
+  void run() noexcept;
+  bool take_requests();
+  void send(Request request);
+  bool receive();
+  bool install_arrived();
+  void install(const ArrivalQueue::Message& message);
+  void say_goodbye();
+
+  ClientSetup setup_;
+  JobDescription job_;
+  Partition partition_;
+  std::span<float> weights_;
+  std::span<const float> gradients_;
+  std::shared_ptr<std::vector<std::atomic<int>>> borrowed_;  ///< by bucket: keys that ZeroMQ reads
+
+  // The communication thread's own.
+  ClientState state_;
+  PacedSender sender_;
+  ArrivalQueue arrivals_;
+  std::unique_ptr<WorkerMailbox> mailbox_;
+  std::int64_t busy_since_ns_ = 0;
+  std::int64_t held_in_busy_ns_ = 0;
+
+  // Shared, under mutex_.
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Request> requests_;
+  std::vector<Bucket> buckets_;
+  std::vector<int> open_;  ///< by server: requests without an answer
+  int open_total_ = 0;
+  std::vector<std::byte> state_answer_;
+  ClientReport report_;
+  std::exception_ptr failure_;
+  bool stop_ = false;
+
+  Wakeup wakeup_;
+  std::thread thread_;
+};
+
+}  // namespace paceline

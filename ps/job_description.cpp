@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ps/job_description.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <string_view>
+
+#include "ps/bytes.h"
+
+namespace paceline {
+
+namespace {
+
+constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 40;
+constexpr std::uint32_t kMaxMembers = 1U << 16;
+constexpr std::uint32_t kMaxBound = 1U << 30;
+
+template <typename E>
+E get_enum(ByteReader& in, E last, std::string_view what) {
+  const auto value = in.get<std::uint8_t>();
+  if (value > static_cast<std::uint8_t>(last)) {
+    throw WireError(fmt::format("hello: {} {} is unknown", what, value));
+  }
+  return static_cast<E>(value);
+}
+
+int get_count(ByteReader& in, std::uint32_t limit, std::string_view what) {
+  const auto value = in.get<std::uint32_t>();
+  if (value > limit) {
+    throw WireError(fmt::format("hello: {} {} is over {}", what, value, limit));
+  }
+  return static_cast<int>(value);
+}
+
+float get_finite(ByteReader& in, std::string_view what) {
+  const float value = in.get_float();
+  if (!std::isfinite(value)) {
+    throw WireError(fmt::format("hello: {} is not finite", what));
+  }
+  return value;
+}
+
+}  // namespace
+
+std::vector<std::byte> encode(const JobDescription& job) {
+  std::vector<std::byte> bytes;
+  ByteWriter out(bytes);
+  out.put(static_cast<std::uint32_t>(job.world));
+  out.put(static_cast<std::uint32_t>(job.servers));
+  out.put(static_cast<std::uint8_t>(job.rule.kind));
+  out.put(static_cast<std::uint32_t>(job.rule.bound));
+  out.put(static_cast<std::uint8_t>(job.exact ? 1 : 0));
+  out.put(static_cast<std::uint8_t>(job.optimizer.kind));
+  out.put(static_cast<std::uint8_t>(job.optimizer.nesterov ? 1 : 0));
+  for (const float value : {job.optimizer.momentum, job.optimizer.weight_decay, job.optimizer.beta1,
+                            job.optimizer.beta2, job.optimizer.epsilon}) {
+    out.put(value);
+  }
+  for (const std::size_t count : job.buckets) {
+    out.put(static_cast<std::uint64_t>(count));
+  }
+  return bytes;
+}
+
+JobDescription decode_job(std::span<const std::byte> bytes) {
+  ByteReader in(bytes);
+  JobDescription job;
+  job.world = get_count(in, kMaxMembers, "world");
+  job.servers = get_count(in, kMaxMembers, "servers");
+  job.rule.kind = get_enum(in, Consistency::asynchronous, "consistency");
+  job.rule.bound = get_count(in, kMaxBound, "staleness bound");
+  job.exact = in.get<std::uint8_t>() != 0;
+  job.optimizer.kind = get_enum(in, OptimizerKind::adam, "optimizer");
+  job.optimizer.nesterov = in.get<std::uint8_t>() != 0;
+  job.optimizer.momentum = get_finite(in, "momentum");
+  job.optimizer.weight_decay = get_finite(in, "weight decay");
+  job.optimizer.beta1 = get_finite(in, "beta1");
+  job.optimizer.beta2 = get_finite(in, "beta2");
+  job.optimizer.epsilon = get_finite(in, "epsilon");
+  if (job.world < 1 || job.servers < 1 || in.left() % sizeof(std::uint64_t) != 0) {
+    throw WireError("hello: world and servers start at 1, bucket sizes are 8 bytes each");
+  }
+  std::uint64_t total = 0;
+  job.buckets.reserve(in.left() / sizeof(std::uint64_t));
+  while (in.left() > 0) {
+    const auto count = in.get<std::uint64_t>();
+    if (count > kMaxElements - total) {
+      throw WireError(fmt::format("hello: more than {} elements", kMaxElements));
+    }
+    total += count;
+    job.buckets.push_back(count);
+  }
+  return job;
+}
+
+std::optional<std::string> difference(const JobDescription& ours, const JobDescription& theirs) {
+  std::optional<std::string> found;
+  const auto compare = [&found](std::string_view name, const auto& here, const auto& there) {
+    if (!found && here != there) {
+      found = fmt::format("{} is {}, here {}", name, there, here);
+    }
+  };
+  compare("world", ours.world, theirs.world);
+  compare("ps.servers", ours.servers, theirs.servers);
+  compare("ps.consistency", static_cast<int>(ours.rule.kind), static_cast<int>(theirs.rule.kind));
+  compare("ps.staleness", ours.rule.bound, theirs.rule.bound);
+  compare("sync.exact", ours.exact, theirs.exact);
+  compare("optimizer.name", static_cast<int>(ours.optimizer.kind),
+          static_cast<int>(theirs.optimizer.kind));
+  compare("optimizer.nesterov", ours.optimizer.nesterov, theirs.optimizer.nesterov);
+  compare("optimizer.momentum", ours.optimizer.momentum, theirs.optimizer.momentum);
+  compare("optimizer.weight_decay", ours.optimizer.weight_decay, theirs.optimizer.weight_decay);
+  compare("optimizer.beta1", ours.optimizer.beta1, theirs.optimizer.beta1);
+  compare("optimizer.beta2", ours.optimizer.beta2, theirs.optimizer.beta2);
+  compare("optimizer.epsilon", ours.optimizer.epsilon, theirs.optimizer.epsilon);
+  compare("number of buckets", ours.buckets.size(), theirs.buckets.size());
+  for (std::size_t b = 0; !found && b < ours.buckets.size(); ++b) {
+    compare(fmt::format("size of bucket {}", b), ours.buckets[b], theirs.buckets[b]);
+  }
+  return found;
+}
+
+}  // namespace paceline

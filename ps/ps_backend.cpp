@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ps/ps_backend.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+
+#include "common/base/error.h"
+#include "ps/ps_synchronizer.h"
+
+namespace paceline {
+
+namespace {
+
+void check_one_of(std::string_view key, std::string_view value,
+                  std::initializer_list<std::string_view> allowed) {
+  std::string list;
+  for (const std::string_view choice : allowed) {
+    if (value == choice) {
+      return;
+    }
+    list += fmt::format("{}{}", list.empty() ? "" : ", ", choice);
+  }
+  throw ConfigError(fmt::format("{}='{}': allowed are {}", key, value, list));
+}
+
+}  // namespace
+
+PsRule ps_rule(const Config& config) {
+  if (config.ps.consistency == "asp") {
+    return {Consistency::asynchronous, 0};
+  }
+  if (config.ps.consistency == "ssp") {
+    return {Consistency::bounded_stale, config.ps.staleness};
+  }
+  return {Consistency::synchronous, 0};
+}
+
+void validate_ps(const Config& config, const PsRule& rule) {
+  check_one_of("ps.placement", config.ps.placement, {"process", "colocated"});
+  check_one_of("ps.transport", config.ps.transport, {"auto", "tcp", "ipc"});
+  if (config.ps.servers < 1) {
+    throw ConfigError(fmt::format("ps.servers={}: the parameter server needs at least 1 server",
+                                  config.ps.servers));
+  }
+  if (config.ps.placement == "colocated" && config.ps.servers > config.world) {
+    throw ConfigError(
+        fmt::format("ps.servers={}: with ps.placement=colocated at most one per rank, world is {}",
+                    config.ps.servers, config.world));
+  }
+  const bool synchronous = rule.kind == Consistency::synchronous ||
+                           (rule.kind == Consistency::bounded_stale && rule.bound == 0);
+  if (config.sync_options.exact && !synchronous) {
+    throw ConfigError(
+        "sync.exact=true: sums are exact only where updates wait for all workers "
+        "(ps.consistency=bsp, "
+        "or ssp with ps.staleness=0)");
+  }
+}
+
+int ps_server_processes(const Config& config) {
+  return config.ps.placement == "colocated" ? 0 : config.ps.servers;
+}
+
+Backend ps_backend() {
+  Backend backend;
+  backend.name = "ps";
+  backend.summary = "parameter server over ZeroMQ: bsp, ssp or asp (ps.consistency)";
+  backend.traits = {Consistency::synchronous, UpdatePlace::server, false};
+  backend.validate = [](const Config& config) {
+    check_one_of("ps.consistency", config.ps.consistency, {"bsp", "ssp", "asp"});
+    if (config.ps.staleness < 0) {
+      throw ConfigError(
+          fmt::format("ps.staleness={}: the bound of ssp is 0 or more", config.ps.staleness));
+    }
+    validate_ps(config, ps_rule(config));
+  };
+  backend.servers = ps_server_processes;
+  backend.make = [](const WorkerContext& context) {
+    return make_ps_synchronizer(context, ps_rule(context.config));
+  };
+  backend.serve = [](const ServerContext& context) { serve_ps(context, ps_rule(context.config)); };
+  return backend;
+}
+
+}  // namespace paceline

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ps/ps_synchronizer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "common/base/error.h"
+#include "ps/client.h"
+#include "ps/server.h"
+#include "ps/state_blob.h"
+
+namespace paceline {
+
+namespace {
+
+MailboxOptions mailbox_options(const Config& config) {
+  return {config.comm.host, config.ps.transport, config.comm.timeout};
+}
+
+bool colocated(const Config& config) {
+  return config.ps.placement == "colocated";
+}
+
+int server_node(const Config& config, const Topology& topology, int server) {
+  return colocated(config) ? topology.node_of_rank(server) : topology.node_of_server(server);
+}
+
+/// What the members of a job tell each other before the first message.
+struct Rendezvous {
+  std::uint64_t nonce = 0;
+  std::vector<ServerEndpoints> servers;
+};
+
+constexpr std::size_t kNonceDigits = 16;
+
+std::string random_nonce() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}", random(), random());
+}
+
+/// Collective over `everyone`: member 0 gives the nonce, each member with a server its endpoints.
+Rendezvous meet(Communicator& everyone, const Config& config, int first_server_member,
+                const ServerMailbox* mine) {
+  const std::string endpoints = mine != nullptr ? to_text(mine->endpoints()) : std::string();
+  const auto all = everyone.allgather(
+      (everyone.rank() == 0 ? random_nonce() : std::string(kNonceDigits, '0')) + endpoints);
+  Rendezvous result;
+  result.nonce = std::stoull(all.at(0).substr(0, kNonceDigits), nullptr, 16);
+  for (int server = 0; server < config.ps.servers; ++server) {
+    result.servers.push_back(parse_endpoints(
+        all.at(static_cast<std::size_t>(first_server_member + server)).substr(kNonceDigits)));
+  }
+  return result;
+}
+
+ServerIdentity make_identity(const Config& config, const PsRule& rule, int server,
+                             std::uint64_t nonce) {
+  return {server, config.ps.servers, config.world, nonce, rule, config.sync_options.exact};
+}
+
+ServerPlace make_place(const Config& config, const Topology& topology, NicFabric* fabric,
+                       int server) {
+  ServerPlace place{fabric, server_node(config, topology, server), {}};
+  for (int rank = 0; rank < config.world; ++rank) {
+    place.worker_nodes.push_back(topology.node_of_rank(rank));
+  }
+  return place;
+}
+
+/// A server on a thread of a rank. Its failure ends the rank through the abort token.
+class ColocatedServer {
+ public:
+  ColocatedServer(std::unique_ptr<ServerMailbox> mailbox, const ServerIdentity& identity,
+                  const ServerPlace& place, AbortToken& abort)
+      : mailbox_(std::move(mailbox)),
+        server_(*mailbox_, identity, place, abort),
+        thread_([this, &abort] {
+          try {
+            server_.run();
+          } catch (...) {
+            abort.request(std::current_exception());
+          }
+        }) {}
+  ~ColocatedServer() {
+    server_.stop();
+    thread_.join();
+  }
+  ColocatedServer(const ColocatedServer&) = delete;
+  ColocatedServer& operator=(const ColocatedServer&) = delete;
+
+ private:
+  std::unique_ptr<ServerMailbox> mailbox_;
+  Server server_;
+  std::thread thread_;
+};
+
+class PsSynchronizer final : public Synchronizer {
+ public:
+  PsSynchronizer(const WorkerContext& context, const PsRule& rule)
+      : context_(context), rule_(rule) {
+    const Config& config = context.config;
+    keep_message_memory();
+    const bool serves = colocated(config) && context.rank < config.ps.servers;
+    std::unique_ptr<ServerMailbox> mailbox;
+    if (serves) {
+      mailbox = std::make_unique<ServerMailbox>(mailbox_options(config));
+    }
+    const Rendezvous met =
+        meet(context.everyone, config, colocated(config) ? 0 : config.world, mailbox.get());
+    if (serves) {
+      server_ = std::make_unique<ColocatedServer>(
+          std::move(mailbox), make_identity(config, rule, context.rank, met.nonce),
+          make_place(config, context.topology, context.fabric, context.rank), context.abort);
+    }
+    setup_.rank = context.rank;
+    setup_.nonce = met.nonce;
+    setup_.mailbox = mailbox_options(config);
+    setup_.fabric = context.fabric;
+    setup_.node = context.topology.node_of_rank(context.rank);
+    setup_.abort = &context.abort;
+    for (int server = 0; server < config.ps.servers; ++server) {
+      setup_.endpoints.push_back(choose_endpoint(met.servers[static_cast<std::size_t>(server)]));
+      setup_.server_nodes.push_back(server_node(config, context.topology, server));
+    }
+  }
+
+  [[nodiscard]] Traits traits() const noexcept override {
+    return {rule_.kind == Consistency::bounded_stale && rule_.bound == 0 ? Consistency::synchronous
+                                                                         : rule_.kind,
+            UpdatePlace::server, false};
+  }
+
+  ReplicaView bind(const BucketPlan& plan, Device& device, const OptimizerSpec& optimizer,
+                   std::span<const float> init) override {
+    if (device.kind() != DeviceKind::cpu) {
+      throw ConfigError("device: the parameter server keeps its replicas in host memory (cpu)");
+    }
+    plan_ = plan;
+    weights_ = Buffer(plan.elements() * sizeof(float));
+    gradients_ = Buffer(plan.elements() * sizeof(float));
+    std::copy(init.begin(), init.end(), weights_.as<float>().begin());
+    JobDescription job;
+    job.world = context_.config.world;
+    job.servers = context_.config.ps.servers;
+    job.rule = rule_;
+    job.exact = context_.config.sync_options.exact;
+    job.optimizer = optimizer;
+    for (BucketId b = 0; b < plan.count(); ++b) {
+      job.buckets.push_back(plan[b].size());
+    }
+    client_ = std::make_unique<PsClient>(setup_, job, weights_.as<float>(), gradients_.as<float>());
+    client_->connect();
+    if (context_.rank == 0) {
+      client_->init_weights();
+    }
+    client_->pull_all();
+    static_cast<void>(client_->take_report());
+    return {weights_.as<float>(), gradients_.as<float>()};
+  }
+
+  void begin_step(const StepInfo& info) override { step_ = info; }
+
+  void parameters_needed(BucketId b, Stream& /*stream*/) override {
+    const std::int64_t begin = now_ns();
+    const std::int64_t held = client_->wait(b);
+    waited_ns_ += std::min(held, now_ns() - begin);
+  }
+
+  void gradient_ready(BucketId b, const Event& done) override {
+    done.synchronize();
+    if (context_.config.sync_options.overlap) {
+      client_->push(b, step_);
+    } else {
+      ready_.push_back(b);
+    }
+  }
+
+  StepReport commit() override {
+    for (const BucketId b : ready_) {
+      client_->push(b, step_);
+    }
+    ready_.clear();
+    const ClientReport report = client_->take_report();
+    return {seconds(std::exchange(waited_ns_, 0)), seconds(report.busy_ns), report.bytes_sent,
+            report.staleness};
+  }
+
+  void quiesce() override {
+    const std::int64_t begin = now_ns();
+    std::int64_t held = 0;
+    for (BucketId b = 0; b < plan_.count(); ++b) {
+      held = std::max(held, client_->wait(b));
+    }
+    waited_ns_ += std::min(held, now_ns() - begin);
+    client_->drain();
+    if (traits().consistency != Consistency::synchronous) {
+      client_->pull_all();
+    }
+    // Nobody pushes again before all have the same weights.
+    context_.workers.barrier();
+  }
+
+  /// Rank 0 speaks for the servers: everything they own, key by key, is in its part.
+  void save(StateWriter& writer) const override {
+    if (context_.rank != 0) {
+      return;
+    }
+    for (std::size_t k = 0; k < client_->partition().count(); ++k) {
+      const std::vector<std::byte> state = client_->get_state(k);
+      const StateBlobReader blob(state);
+      for (const auto& [name, array] : blob.entries()) {
+        const std::string path = fmt::format("ps.key{}.{}", k, name);
+        if (array.is_integer) {
+          writer.put(path, blob.integer(name));
+        } else {
+          writer.put(path, blob.floats(name));
+        }
+      }
+    }
+  }
+
+  /// Collective. Restores the servers' weights too, and gives them to every rank.
+  void load(StateReader& reader) override {
+    if (context_.rank == 0) {
+      for (std::size_t k = 0; k < client_->partition().count(); ++k) {
+        const std::vector<std::byte> now = client_->get_state(k);
+        client_->put_state(k, read_like(StateBlobReader(now), fmt::format("ps.key{}.", k), reader));
+      }
+    }
+    context_.workers.barrier();
+    client_->pull_all();
+    context_.workers.barrier();
+  }
+
+ private:
+  /// The entries of `shape` with the values that `reader` has under `prefix`.
+  static std::vector<std::byte> read_like(const StateBlobReader& shape, const std::string& prefix,
+                                          StateReader& reader) {
+    StateBlobWriter blob;
+    for (const auto& [name, array] : shape.entries()) {
+      if (array.is_integer) {
+        blob.put(name, reader.get(prefix + name));
+      } else {
+        std::vector<float> values(array.bytes.size() / sizeof(float));
+        reader.get(prefix + name, std::span(values));
+        blob.put(name, std::span<const float>(values));
+      }
+    }
+    return blob.bytes();
+  }
+
+  WorkerContext context_;
+  PsRule rule_;
+  ClientSetup setup_;
+  BucketPlan plan_;
+  Buffer weights_;
+  Buffer gradients_;
+  std::unique_ptr<ColocatedServer> server_;
+  std::unique_ptr<PsClient> client_;  // dies first: ZeroMQ lets go of the arenas
+  StepInfo step_;
+  std::vector<BucketId> ready_;
+  std::int64_t waited_ns_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Synchronizer> make_ps_synchronizer(const WorkerContext& context,
+                                                   const PsRule& rule) {
+  return std::make_unique<PsSynchronizer>(context, rule);
+}
+
+void serve_ps(const ServerContext& context, const PsRule& rule) {
+  keep_message_memory();
+  ServerMailbox mailbox(mailbox_options(context.config));
+  const Rendezvous met = meet(context.everyone, context.config, context.config.world, &mailbox);
+  Server server(mailbox, make_identity(context.config, rule, context.server, met.nonce),
+                make_place(context.config, context.topology, context.fabric, context.server),
+                context.abort);
+  server.run();
+}
+
+}  // namespace paceline

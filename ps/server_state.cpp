@@ -1,0 +1,461 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ps/server_state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "ps/fold.h"
+#include "ps/state_blob.h"
+
+namespace paceline {
+
+namespace {
+/// Elements summed and applied at a time: gradients and weights of a block stay in the first
+/// caches.
+constexpr std::size_t kBlock = 4096;
+constexpr std::uint64_t kInfiniteClock = std::numeric_limits<std::uint64_t>::max();
+}  // namespace
+
+/// What a key knows about a worker.
+struct ServerState::WorkerOfKey {
+  std::uint64_t clock = 0;   ///< pushes taken
+  std::uint64_t base = 0;    ///< clock at the last common drain: gaps are counted from there
+  std::uint64_t pulled = 0;  ///< version last sent
+  bool waiting = false;      ///< a push is to be answered
+  bool contributed = false;  ///< `gradient` takes part in the next common update
+  Header push;               ///< of the push that waits
+  Payload gradient;
+  std::uint64_t staleness = 0;
+  std::uint16_t flags = 0;
+  std::int64_t arrived_ns = 0;
+  std::optional<Header> pull;  ///< a pull that waits for the first weights
+  [[nodiscard]] std::uint64_t round() const noexcept { return clock - base; }
+};
+
+struct ServerState::Key {
+  Key(std::size_t key_index, const KeyRange& key_range, const OptimizerSpec& spec, int world)
+      : index(key_index),
+        range(key_range),
+        store(key_range.elements()),
+        optimizer(spec, key_range.elements()),
+        workers(static_cast<std::size_t>(world)) {}
+  std::size_t index;
+  KeyRange range;
+  WeightStore store;
+  Optimizer optimizer;
+  std::uint64_t version = 0;
+  bool ready = false;
+  std::vector<WorkerOfKey> workers;
+};
+
+ServerState::ServerState(const ServerIdentity& identity, std::unique_ptr<ApplyPolicy> policy)
+    : identity_(identity),
+      policy_(std::move(policy)),
+      finished_(static_cast<std::size_t>(identity.world), false),
+      drained_(finished_),
+      drain_(finished_.size()),
+      scratch_(kBlock) {}
+
+ServerState::~ServerState() = default;
+
+void ServerState::on_message(const Header& header, Payload payload, std::int64_t now_ns,
+                             std::vector<Outgoing>& out) {
+  const std::size_t before = out.size();
+  try {
+    dispatch(header, std::move(payload), now_ns, out);
+  } catch (const Error& error) {
+    out.resize(before);
+    Outgoing refusal;
+    refusal.peer = static_cast<int>(header.worker);
+    refusal.header = answer(MessageKind::error, header);
+    refusal.payload = Payload::copy_of(std::string_view(error.what()));
+    refusal.header.payload_bytes = refusal.payload.size();
+    out.push_back(std::move(refusal));
+  }
+}
+
+void ServerState::dispatch(const Header& header, Payload payload, std::int64_t now_ns,
+                           std::vector<Outgoing>& out) {
+  if (header.nonce != identity_.nonce) {
+    throw WireError("the message belongs to another job");
+  }
+  if (header.worker >= finished_.size()) {
+    throw WireError(
+        fmt::format("rank {} is not among the {} workers", header.worker, finished_.size()));
+  }
+  if (header.kind != MessageKind::hello && !job_) {
+    throw WireError(fmt::format("{} before any hello", to_string(header.kind)));
+  }
+  switch (header.kind) {
+    case MessageKind::hello:
+      return on_hello(header, payload, out);
+    case MessageKind::init:
+      return on_init(header, payload, out);
+    case MessageKind::pull:
+      return on_pull(header, out);
+    case MessageKind::push:
+      return on_push(header, std::move(payload), now_ns, out);
+    case MessageKind::drain:
+      return on_drain(header, now_ns, out);
+    case MessageKind::state_get:
+      return on_state_get(header, out);
+    case MessageKind::state_put:
+      return on_state_put(header, payload, out);
+    case MessageKind::goodbye:
+      return on_goodbye(header, now_ns, out);
+    default:
+      throw WireError(fmt::format("a worker does not send {}", to_string(header.kind)));
+  }
+}
+
+void ServerState::on_hello(const Header& header, const Payload& payload,
+                           std::vector<Outgoing>& out) {
+  const JobDescription theirs = decode_job(payload.bytes());
+  JobDescription ours = job_ ? *job_ : theirs;
+  ours.world = identity_.world;
+  ours.servers = identity_.servers;
+  ours.rule = identity_.rule;
+  ours.exact = identity_.exact;
+  if (const auto reason = difference(ours, theirs)) {
+    throw WireError(fmt::format("rank {} is configured otherwise: {}", header.worker, *reason));
+  }
+  if (!job_) {
+    const BucketPlan plan(theirs.buckets);
+    partition_ = Partition(plan, identity_.servers);
+    keys_.resize(partition_.count());
+    for (std::size_t k = 0; k < keys_.size(); ++k) {
+      if (partition_.keys()[k].server == identity_.server) {
+        keys_[k] =
+            std::make_unique<Key>(k, partition_.keys()[k], theirs.optimizer, identity_.world);
+      }
+    }
+    job_ = theirs;
+  }
+  out.push_back({static_cast<int>(header.worker), answer(MessageKind::welcome, header), {}, 0});
+}
+
+void ServerState::on_init(const Header& header, const Payload& payload,
+                          std::vector<Outgoing>& out) {
+  Key& key = key_of(header);
+  if (key.ready) {
+    throw WireError(fmt::format("key {} has its first weights already", header.key));
+  }
+  if (payload.size() != key.range.elements() * sizeof(float)) {
+    throw WireError(fmt::format("init of key {} has {} bytes, want {}", header.key, payload.size(),
+                                key.range.elements() * sizeof(float)));
+  }
+  const auto values = payload.floats();
+  std::copy(values.begin(), values.end(), key.store.next().begin());
+  key.store.publish();
+  key.ready = true;
+  out.push_back({static_cast<int>(header.worker), answer(MessageKind::ack, header), {}, 0});
+  for (std::size_t w = 0; w < key.workers.size(); ++w) {
+    if (const auto pull = std::exchange(key.workers[w].pull, std::nullopt)) {
+      on_pull(*pull, out);
+    }
+  }
+}
+
+void ServerState::on_pull(const Header& header, std::vector<Outgoing>& out) {
+  Key& key = key_of(header);
+  WorkerOfKey& worker = key.workers[header.worker];
+  if (worker.waiting) {
+    throw WireError(
+        fmt::format("rank {} pulls key {} while its push is open", header.worker, header.key));
+  }
+  if (!key.ready) {
+    worker.pull = header;
+    return;
+  }
+  worker.pulled = key.version;
+  Header reply = answer(MessageKind::weights, header);
+  reply.flags = kFlagPulled;
+  send_weights(key, reply, out);
+}
+
+void ServerState::on_push(const Header& header, Payload payload, std::int64_t now_ns,
+                          std::vector<Outgoing>& out) {
+  Key& key = key_of(header);
+  WorkerOfKey& worker = key.workers[header.worker];
+  if (!key.ready) {
+    throw WireError(fmt::format("push to key {} before its first weights", header.key));
+  }
+  if (header.clock + 1 == worker.clock) {  // a duplicate: its answer may be under way or was lost
+    if (!worker.waiting) {
+      Header reply = answer(MessageKind::weights, header);
+      reply.staleness = worker.staleness;
+      reply.flags = worker.flags;
+      worker.pulled = key.version;
+      send_weights(key, reply, out);
+    }
+    return;
+  }
+  if (header.clock != worker.clock || worker.waiting) {
+    throw WireError(fmt::format("rank {} pushes key {} at clock {}, its turn is {}", header.worker,
+                                header.key, header.clock, worker.clock));
+  }
+  if (header.version > key.version || header.version != worker.pulled) {
+    throw WireError(fmt::format("rank {} pushes key {} based on version {}, it was sent {}",
+                                header.worker, header.key, header.version, worker.pulled));
+  }
+  if (header.dtype != DataType::f32 || payload.size() != key.range.elements() * sizeof(float)) {
+    throw WireError(fmt::format("push to key {} has {} bytes, want {}", header.key, payload.size(),
+                                key.range.elements() * sizeof(float)));
+  }
+  if (finished_[header.worker] || drained_[header.worker]) {
+    throw WireError(fmt::format("rank {} pushes after it said that it was done", header.worker));
+  }
+  const Decision decision =
+      policy_->on_push(static_cast<int>(header.worker), header.version, key.version);
+  worker.push = header;
+  worker.waiting = true;
+  worker.arrived_ns = now_ns;
+  worker.staleness = key.version - header.version;
+  worker.flags = 0;
+  ++worker.clock;
+  if (decision.action == Decision::Action::hold) {
+    worker.contributed = true;
+    worker.gradient = std::move(payload);
+  } else if (decision.action == Decision::Action::apply) {
+    apply_one(key, header, payload, decision.scale);
+  } else {
+    worker.flags = kFlagRejected;
+  }
+  settle(key, now_ns, out);
+}
+
+void ServerState::on_drain(const Header& header, std::int64_t now_ns, std::vector<Outgoing>& out) {
+  const std::size_t w = header.worker;
+  for (const auto& key : keys_) {
+    if (key && key->workers[w].waiting) {
+      throw WireError(
+          fmt::format("rank {} drains while its push of key {} is open", w, key->index));
+    }
+  }
+  drained_[w] = true;
+  drain_[w] = header;
+  for (const auto& key : keys_) {
+    if (key) {
+      settle(*key, now_ns, out);
+    }
+  }
+  ack_drains(out);
+}
+
+void ServerState::on_state_get(const Header& header, std::vector<Outgoing>& out) {
+  const Key& key = key_of(header);
+  StateBlobWriter blob;
+  blob.put("weights", key.store.current());
+  blob.put("version", static_cast<std::int64_t>(key.version));
+  key.optimizer.save(blob);
+  Header reply = answer(MessageKind::state, header);
+  reply.version = key.version;
+  reply.payload_bytes = blob.bytes().size();
+  out.push_back({static_cast<int>(header.worker), reply, Payload::copy_of(blob.bytes()), 0});
+}
+
+void ServerState::on_state_put(const Header& header, const Payload& payload,
+                               std::vector<Outgoing>& out) {
+  Key& key = key_of(header);
+  if (std::any_of(key.workers.begin(), key.workers.end(),
+                  [](const WorkerOfKey& worker) { return worker.waiting; })) {
+    throw WireError(fmt::format("state of key {} is set while a push is open", header.key));
+  }
+  StateBlobReader blob(payload.bytes());
+  const std::int64_t version = blob.get("version");
+  if (version < 0) {
+    throw WireError("state: version is negative");
+  }
+  blob.get("weights", key.store.next());
+  key.optimizer.load(blob);
+  key.store.publish();
+  key.version = static_cast<std::uint64_t>(version);
+  key.ready = true;
+  out.push_back({static_cast<int>(header.worker), answer(MessageKind::ack, header), {}, 0});
+}
+
+void ServerState::on_goodbye(const Header& header, std::int64_t now_ns,
+                             std::vector<Outgoing>& out) {
+  const std::size_t w = header.worker;
+  finished_[w] = true;
+  for (const auto& key : keys_) {
+    if (key) {
+      key->workers[w].waiting = false;
+      key->workers[w].pull.reset();
+      settle(*key, now_ns, out);
+    }
+  }
+  ack_drains(out);
+}
+
+ServerState::Key& ServerState::key_of(const Header& header) {
+  if (header.key >= keys_.size() || !keys_[header.key]) {
+    throw WireError(fmt::format("server {} does not own key {}", identity_.server, header.key));
+  }
+  return *keys_[header.key];
+}
+
+Header ServerState::answer(MessageKind kind, const Header& to) const {
+  Header header;
+  header.kind = kind;
+  header.worker = to.worker;
+  header.server = static_cast<std::uint32_t>(identity_.server);
+  header.key = to.key;
+  header.nonce = identity_.nonce;
+  header.clock = to.clock;
+  return header;
+}
+
+/// Whether others wait for this worker: one that is done has an infinite clock.
+bool ServerState::counts(std::size_t worker) const {
+  return !finished_[worker] && !drained_[worker];
+}
+
+std::uint64_t ServerState::slowest(const Key& key) const {
+  std::uint64_t least = kInfiniteClock;
+  for (std::size_t w = 0; w < key.workers.size(); ++w) {
+    if (counts(w)) {
+      least = std::min(least, key.workers[w].round());
+    }
+  }
+  return least;
+}
+
+void ServerState::settle(Key& key, std::int64_t now_ns, std::vector<Outgoing>& out) {
+  fold_if_complete(key);
+  release(key, now_ns, out);
+}
+
+/// Applies the held contributions as one update once no live worker's is missing.
+void ServerState::fold_if_complete(Key& key) {
+  std::vector<Contribution> gradients(key.workers.size(), nullptr);
+  bool any = false;
+  float lr = 0.0F;
+  std::uint64_t samples = 0;
+  for (std::size_t w = 0; w < key.workers.size(); ++w) {
+    const WorkerOfKey& worker = key.workers[w];
+    if (!worker.contributed) {
+      if (counts(w)) {
+        return;
+      }
+      continue;
+    }
+    lr = any ? lr : worker.push.lr;
+    any = true;
+    samples += worker.push.samples;
+    gradients[w] = worker.gradient.floats().data();
+  }
+  if (!any) {
+    return;
+  }
+  update(key, gradients, lr, samples);
+  for (WorkerOfKey& worker : key.workers) {
+    worker.contributed = false;
+    worker.gradient = {};
+  }
+}
+
+void ServerState::apply_one(Key& key, const Header& header, const Payload& payload, float scale) {
+  std::vector<Contribution> gradients(key.workers.size(), nullptr);
+  gradients[header.worker] = payload.floats().data();
+  update(key, gradients, header.lr * scale, header.samples);
+}
+
+/// One update by the mean over `samples` of the gradients' sum. Without samples there is nothing to
+/// learn from: neither weights nor version change.
+void ServerState::update(Key& key, std::span<const float* const> workers, float lr,
+                         std::uint64_t samples) {
+  if (samples == 0) {
+    return;
+  }
+  const UpdateInfo info{static_cast<std::int64_t>(key.version), lr,
+                        1.0F / static_cast<float>(samples)};
+  const std::size_t n = key.range.elements();
+  const std::span<const float> before = key.store.current();
+  const std::span<float> after = key.store.next();
+  const auto given = std::count_if(workers.begin(), workers.end(),
+                                   [](Contribution worker) { return worker != nullptr; });
+  const Contribution* only = std::find_if(workers.data(), workers.data() + workers.size(),
+                                          [](Contribution worker) { return worker != nullptr; });
+  for (std::size_t begin = 0; begin < n; begin += kBlock) {
+    const std::size_t count = std::min(kBlock, n - begin);
+    std::span<const float> gradient(*only + begin, count);
+    if (identity_.exact) {
+      exact_sum(key.range, workers, begin, std::span(scratch_).first(count));
+      gradient = std::span(scratch_).first(count);
+    } else if (given > 1) {
+      ring_order_sum(key.range, workers, begin, std::span(scratch_).first(count));
+      gradient = std::span(scratch_).first(count);
+    }
+    key.optimizer.apply(begin, before.subspan(begin, count), after.subspan(begin, count), gradient,
+                        info);
+  }
+  key.store.publish();
+  ++key.version;
+}
+
+/// Answers every push whose worker may go on.
+void ServerState::release(Key& key, std::int64_t now_ns, std::vector<Outgoing>& out) {
+  const std::uint64_t least = slowest(key);
+  for (std::size_t w = 0; w < key.workers.size(); ++w) {
+    WorkerOfKey& worker = key.workers[w];
+    if (!worker.waiting || worker.contributed ||
+        !policy_->may_pull(static_cast<int>(w), worker.round(), least)) {
+      continue;
+    }
+    worker.waiting = false;
+    worker.pulled = key.version;
+    Header reply = answer(MessageKind::weights, worker.push);
+    reply.staleness = worker.staleness;
+    reply.flags = worker.flags;
+    reply.held_ns =
+        static_cast<std::uint64_t>(std::max<std::int64_t>(0, now_ns - worker.arrived_ns));
+    send_weights(key, reply, out);
+  }
+}
+
+void ServerState::send_weights(const Key& key, Header header, std::vector<Outgoing>& out) const {
+  Payload payload = key.store.share();
+  header.version = key.version;
+  header.payload_bytes = payload.size();
+  out.push_back({static_cast<int>(header.worker), header, std::move(payload), key.range.bucket});
+}
+
+/// When the last live worker has drained, all start again from equal clocks.
+void ServerState::ack_drains(std::vector<Outgoing>& out) {
+  for (std::size_t w = 0; w < finished_.size(); ++w) {
+    if (counts(w)) {
+      return;
+    }
+  }
+  for (const auto& key : keys_) {
+    if (key) {
+      for (WorkerOfKey& worker : key->workers) {
+        worker.base = worker.clock;
+      }
+    }
+  }
+  for (std::size_t w = 0; w < finished_.size(); ++w) {
+    if (drained_[w]) {
+      drained_[w] = false;
+      out.push_back({static_cast<int>(w), answer(MessageKind::ack, drain_[w]), {}, 0});
+    }
+  }
+}
+
+bool ServerState::finished() const noexcept {
+  return std::all_of(finished_.begin(), finished_.end(), [](bool done) { return done; });
+}
+
+std::uint64_t ServerState::version(std::size_t key) const {
+  return keys_.at(key)->version;
+}
+
+std::span<const float> ServerState::weights(std::size_t key) const {
+  return keys_.at(key)->store.current();
+}
+
+}  // namespace paceline

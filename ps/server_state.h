@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parameter server without I/O: messages in, messages out. Driven by ZeroMQ (ps/server.h), by
+// tests, or by a simulator's clock.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/core/optimizer.h"
+#include "ps/apply_policy.h"
+#include "ps/job_description.h"
+#include "ps/partition.h"
+#include "ps/payload.h"
+#include "ps/weight_store.h"
+#include "ps/wire.h"
+
+namespace paceline {
+
+/// A message for `peer`: the worker's rank where a server sends, the server's index where a worker
+/// does. Those of higher `priority` are needed first.
+struct Outgoing {
+  int peer = 0;
+  Header header;
+  Payload payload;
+  int priority = 0;
+};
+
+struct ServerIdentity {
+  int server = 0;
+  int servers = 1;
+  int world = 1;
+  std::uint64_t nonce = 0;
+  PsRule rule;
+  bool exact = false;
+};
+
+/// One server's keys, their weights, optimizer state and versions, and every worker's clocks.
+///
+/// A push is answered by the key's newest weights once the policy lets that worker go on, so push
+/// and pull are one round trip. A refused message is answered with MessageKind::error and changes
+/// nothing. A push that was already taken (a duplicate) is answered again or ignored, never
+/// applied twice. Not thread-safe.
+class ServerState {
+ public:
+  ServerState(const ServerIdentity& identity, std::unique_ptr<ApplyPolicy> policy);
+  ~ServerState();
+  ServerState(const ServerState&) = delete;
+  ServerState& operator=(const ServerState&) = delete;
+
+  /// Handles one decoded message that arrived at `now_ns` and appends the answers. Never throws for
+  /// what a peer sent.
+  void on_message(const Header& header, Payload payload, std::int64_t now_ns,
+                  std::vector<Outgoing>& out);
+
+  /// All workers have said goodbye.
+  [[nodiscard]] bool finished() const noexcept;
+  /// Of a key of this server; for tests and reports.
+  [[nodiscard]] std::uint64_t version(std::size_t key) const;
+  [[nodiscard]] std::span<const float> weights(std::size_t key) const;
+
+ private:
+  struct WorkerOfKey;
+  struct Key;
+
+  void dispatch(const Header& header, Payload payload, std::int64_t now_ns,
+                std::vector<Outgoing>& out);
+  void on_hello(const Header& header, const Payload& payload, std::vector<Outgoing>& out);
+  void on_init(const Header& header, const Payload& payload, std::vector<Outgoing>& out);
+  void on_pull(const Header& header, std::vector<Outgoing>& out);
+  void on_push(const Header& header, Payload payload, std::int64_t now_ns,
+               std::vector<Outgoing>& out);
+  void on_drain(const Header& header, std::int64_t now_ns, std::vector<Outgoing>& out);
+  void on_state_get(const Header& header, std::vector<Outgoing>& out);
+  void on_state_put(const Header& header, const Payload& payload, std::vector<Outgoing>& out);
+  void on_goodbye(const Header& header, std::int64_t now_ns, std::vector<Outgoing>& out);
+
+  Key& key_of(const Header& header);
+  [[nodiscard]] Header answer(MessageKind kind, const Header& to) const;
+  [[nodiscard]] bool counts(std::size_t worker) const;
+  [[nodiscard]] std::uint64_t slowest(const Key& key) const;
+  void settle(Key& key, std::int64_t now_ns, std::vector<Outgoing>& out);
+  void release(Key& key, std::int64_t now_ns, std::vector<Outgoing>& out);
+  void fold_if_complete(Key& key);
+  void apply_one(Key& key, const Header& header, const Payload& payload, float scale);
+  void update(Key& key, std::span<const float* const> workers, float lr, std::uint64_t samples);
+  void send_weights(const Key& key, Header header, std::vector<Outgoing>& out) const;
+  void ack_drains(std::vector<Outgoing>& out);
+
+  ServerIdentity identity_;
+  std::unique_ptr<ApplyPolicy> policy_;
+  std::optional<JobDescription> job_;
+  Partition partition_;
+  std::vector<std::unique_ptr<Key>> keys_;  ///< by key; null for those of other servers
+  std::vector<bool> finished_;              ///< by worker: said goodbye
+  std::vector<bool> drained_;               ///< by worker: waits for the others' drain
+  std::vector<Header> drain_;               ///< by worker: what to answer then
+  std::vector<float> scratch_;
+};
+
+}  // namespace paceline

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ps/ps_synchronizer.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <tuple>
+
+#include "async/asgd_backend.h"
+#include "common/base/error.h"
+#include "ps/partition.h"
+#include "ps/ps_backend.h"
+#include "ps/wire.h"
+#include "tests/ps/ps_cluster.h"
+#include "tests/ps/ring_order_reference.h"
+
+namespace paceline {
+namespace {
+
+using testing::reference_weights;
+using testing::run_ps_job;
+using testing::test_gradient;
+using testing::test_rate;
+using testing::test_samples;
+
+const std::vector<std::size_t> kBuckets{5, 0, 70'001, 1, 400'000};
+
+Config make_config(int world, int servers) {
+  Config config;
+  config.sync = "ps";
+  config.world = world;
+  config.ps.servers = servers;
+  config.comm.timeout = std::chrono::seconds(20);
+  return config;
+}
+
+OptimizerSpec momentum_sgd() {
+  OptimizerSpec spec;
+  spec.momentum = 0.9F;
+  spec.weight_decay = 1e-3F;
+  return spec;
+}
+
+std::vector<float> initial_weights(std::size_t n) {
+  std::vector<float> init(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    init[i] = static_cast<float>(i % 1013) * 1e-3F - 0.5F;
+  }
+  return init;
+}
+
+/// One step as the trainer drives the seam.
+StepReport drive_step(Synchronizer& sync, const ReplicaView& view, const BucketPlan& plan,
+                      std::int64_t step, int rank, int world) {
+  Stream stream;
+  const Event done;
+  StepInfo info{step, test_rate(step), test_samples(step, rank), 0};
+  for (int r = 0; r < world; ++r) {
+    info.global_samples += test_samples(step, r);
+  }
+  sync.begin_step(info);
+  for (BucketId b = plan.count(); b-- > 0;) {
+    sync.parameters_needed(b, stream);
+  }
+  for (BucketId b = 0; b < plan.count(); ++b) {
+    for (std::size_t i = plan[b].begin; i < plan[b].end; ++i) {
+      view.gradients[i] = test_gradient(step, rank, i);
+    }
+    sync.gradient_ready(b, done);
+  }
+  return sync.commit();
+}
+
+/// The weights of every rank after `steps` steps and a quiesce.
+std::vector<std::vector<float>> train(const Backend& backend, const Config& config,
+                                      const BucketPlan& plan, const OptimizerSpec& spec,
+                                      std::int64_t steps, NicFabric* fabric = nullptr) {
+  const auto init = initial_weights(plan.elements());
+  std::vector<std::vector<float>> result(static_cast<std::size_t>(config.world));
+  AbortToken abort;
+  run_ps_job(backend, config, fabric, abort, [&](Synchronizer& sync, int rank) {
+    Device device;
+    // Only rank 0's weights count: the others' must be replaced.
+    const ReplicaView view = sync.bind(plan, device, spec, init);
+    for (std::int64_t step = 0; step < steps; ++step) {
+      drive_step(sync, view, plan, step, rank, config.world);
+    }
+    sync.quiesce();
+    result[static_cast<std::size_t>(rank)].assign(view.weights.begin(), view.weights.end());
+  });
+  return result;
+}
+
+void expect_same_bits(const std::vector<float>& expected, const std::vector<float>& actual) {
+  ASSERT_EQ(expected.size(), actual.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_EQ(std::memcmp(&expected[i], &actual[i], sizeof(float)), 0)
+        << "element " << i << ": " << expected[i] << " and " << actual[i];
+  }
+}
+
+using Shape =
+    std::tuple<int, int, const char*, const char*>;  // world, servers, placement, transport
+
+class PsBitwise : public ::testing::TestWithParam<Shape> {};
+
+TEST_P(PsBitwise, SynchronousTrainingEqualsThePlainFold) {
+  const auto [world, servers, placement, transport] = GetParam();
+  Config config = make_config(world, servers);
+  config.ps.placement = placement;
+  config.ps.transport = transport;
+  if (config.ps.placement == "colocated" && servers > world) {
+    EXPECT_THROW(ps_backend().validate(config), ConfigError);
+    return;
+  }
+  const BucketPlan plan(kBuckets);
+  constexpr std::int64_t kSteps = 4;
+  const auto expected =
+      reference_weights(plan, world, kSteps, momentum_sgd(), initial_weights(plan.elements()));
+  for (const auto& weights : train(ps_backend(), config, plan, momentum_sgd(), kSteps)) {
+    expect_same_bits(expected, weights);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, PsBitwise,
+                         ::testing::Combine(::testing::Values(1, 2, 3, 4),
+                                            ::testing::Values(1, 2, 3),
+                                            ::testing::Values("process", "colocated"),
+                                            ::testing::Values("tcp", "ipc")),
+                         [](const ::testing::TestParamInfo<Shape>& shape) {
+                           return fmt::format("world{}_servers{}_{}_{}", std::get<0>(shape.param),
+                                              std::get<1>(shape.param), std::get<2>(shape.param),
+                                              std::get<3>(shape.param));
+                         });
+
+TEST(PsSynchronizer, OverlapOffAndBoundZeroGiveTheSameBits) {
+  const BucketPlan plan(kBuckets);
+  Config config = make_config(3, 2);
+  const auto expected =
+      reference_weights(plan, 3, 3, momentum_sgd(), initial_weights(plan.elements()));
+  config.sync_options.overlap = false;
+  expect_same_bits(expected, train(ps_backend(), config, plan, momentum_sgd(), 3)[2]);
+  config.sync_options.overlap = true;
+  config.ps.consistency = "ssp";
+  config.ps.staleness = 0;
+  expect_same_bits(expected, train(ps_backend(), config, plan, momentum_sgd(), 3)[0]);
+}
+
+TEST(PsSynchronizer, ListensOnIpv6) {
+  const BucketPlan plan(kBuckets);
+  Config config = make_config(2, 1);
+  config.comm.host = "::1";
+  config.ps.transport = "tcp";
+  expect_same_bits(reference_weights(plan, 2, 2, momentum_sgd(), initial_weights(plan.elements())),
+                   train(ps_backend(), config, plan, momentum_sgd(), 2)[1]);
+}
+
+TEST(PsSynchronizer, AsynchronousRanksEndWithTheServersWeights) {
+  const BucketPlan plan(kBuckets);
+  for (const int servers : {1, 2}) {
+    const auto weights = train(asgd_backend(), make_config(4, servers), plan, momentum_sgd(), 5);
+    for (int rank = 1; rank < 4; ++rank) {
+      expect_same_bits(weights[0], weights[static_cast<std::size_t>(rank)]);
+    }
+    EXPECT_NE(weights[0], initial_weights(plan.elements()));
+  }
+}
+
+TEST(PsSynchronizer, AloneAsynchronousEqualsSynchronous) {
+  const BucketPlan plan(kBuckets);
+  expect_same_bits(reference_weights(plan, 1, 5, momentum_sgd(), initial_weights(plan.elements())),
+                   train(asgd_backend(), make_config(1, 2), plan, momentum_sgd(), 5)[0]);
+}
+
+TEST(PsSynchronizer, UnevenStepCountsDoNotHangBoundedStaleness) {
+  const BucketPlan plan(kBuckets);
+  Config config = make_config(3, 1);
+  config.ps.consistency = "ssp";
+  config.ps.staleness = 1;
+  AbortToken abort;
+  const auto init = initial_weights(plan.elements());
+  run_ps_job(ps_backend(), config, nullptr, abort, [&](Synchronizer& sync, int rank) {
+    Device device;
+    const ReplicaView view = sync.bind(plan, device, momentum_sgd(), init);
+    for (int round = 0; round < 2; ++round) {
+      for (std::int64_t step = 0; step < 2 + 4 * rank; ++step) {
+        drive_step(sync, view, plan, step, rank, 3);
+      }
+      sync.quiesce();
+    }
+  });
+}
+
+TEST(PsSynchronizer, CountsBytesAndStaleness) {
+  const BucketPlan plan(kBuckets);
+  const Partition partition(plan, 2);
+  AbortToken abort;
+  const auto init = initial_weights(plan.elements());
+  constexpr std::int64_t kSteps = 6;
+  std::mutex mutex;
+  Staleness total;
+  run_ps_job(asgd_backend(), make_config(2, 2), nullptr, abort, [&](Synchronizer& sync, int rank) {
+    Device device;
+    const ReplicaView view = sync.bind(plan, device, momentum_sgd(), init);
+    Staleness mine;
+    std::uint64_t bytes = 0;
+    for (std::int64_t step = 0; step <= kSteps; ++step) {
+      if (step == kSteps) {
+        sync.quiesce();
+        const StepReport last = sync.commit();
+        mine.merge(last.staleness);
+        bytes += last.bytes_sent;
+        break;
+      }
+      const StepReport report = drive_step(sync, view, plan, step, rank, 2);
+      mine.merge(report.staleness);
+      bytes += report.bytes_sent;
+    }
+    EXPECT_EQ(mine.updates, kSteps * static_cast<std::int64_t>(partition.count()));
+    // Pushes, then a drain per server and a pull per key.
+    EXPECT_EQ(bytes, kSteps * (plan.elements() * sizeof(float) + partition.count() * kHeaderBytes) +
+                         (2 + partition.count()) * kHeaderBytes);
+    const std::scoped_lock lock(mutex);
+    total.merge(mine);
+  });
+  // Every update of the one is counted in the other's staleness at most once.
+  EXPECT_LE(total.sum, static_cast<double>(2 * kSteps * partition.count()));
+}
+
+TEST(PsSynchronizer, RefusesAWorkerThatIsConfiguredOtherwise) {
+  Config config = make_config(2, 1);
+  AbortToken abort;
+  const std::vector<std::size_t> other{7};
+  try {
+    run_ps_job(ps_backend(), config, nullptr, abort, [&](Synchronizer& sync, int rank) {
+      Device device;
+      const BucketPlan plan(rank == 0 ? kBuckets : other);
+      sync.bind(plan, device, momentum_sgd(), initial_weights(plan.elements()));
+    });
+    FAIL() << "the job ran";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("number of buckets"), std::string::npos)
+        << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace paceline

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "common/base/sha256.h"
 #include "common/config/schema.h"
 
 namespace paceline {
@@ -69,6 +70,8 @@ std::string canonical_text(const Config& config) {
   }
   return out;
 }
+
+std::string config_digest(const Config& config) { return sha256_hex(canonical_text(config)); }
 
 std::vector<std::string> changed_keys(const Config& config) {
   const Config defaults;

@@ -14,8 +14,11 @@ namespace paceline {
 [[nodiscard]] std::string to_toml(const Config& config);
 
 /// One "key = value" line per key that can change a result: everything but run.* (where output
-/// goes). Equal text, equal run; hash it for a digest.
+/// goes). Equal text, equal run.
 [[nodiscard]] std::string canonical_text(const Config& config);
+
+/// SHA-256 of canonical_text(), 64 hexadecimal digits.
+[[nodiscard]] std::string config_digest(const Config& config);
 
 /// "train.batch=64" for each key that differs from its default.
 [[nodiscard]] std::vector<std::string> changed_keys(const Config& config);

@@ -22,8 +22,8 @@ struct Environment {
 };
 
 /// Environment variables that begin with one of these change how a run behaves and are recorded.
-inline constexpr const char* kRecordedPrefixes[] = {"NCCL_", "PACELINE_", "OMP_",  "GOMP_",
-                                                    "DNNL_", "OPENBLAS_", "CUDA_", "MALLOC_"};
+inline constexpr const char* kRecordedPrefixes[] = {
+    "NCCL_", "PACELINE_", "OMP_", "GOMP_", "ONEDNN_", "DNNL_", "OPENBLAS_", "CUDA_", "MALLOC_"};
 
 /// Asks the system; what it does not tell stays empty or 0.
 [[nodiscard]] Environment read_environment(std::map<std::string, std::string> libraries = {});

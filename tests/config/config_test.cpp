@@ -123,8 +123,11 @@ TEST(Print, CanonicalTextLeavesOutPlacesOnly) {
   other.run.dir = "elsewhere";
   other.run.name = "x";
   EXPECT_EQ(canonical_text(config), canonical_text(other));
+  EXPECT_EQ(config_digest(config), config_digest(other));
+  EXPECT_EQ(config_digest(config).size(), 64U);
   other.seed = 2;
   EXPECT_NE(canonical_text(config), canonical_text(other));
+  EXPECT_NE(config_digest(config), config_digest(other));
 }
 
 TEST(Print, DocumentationNamesEveryKey) {

@@ -69,15 +69,10 @@ std::optional<FaultPoint> parse_fault(std::string_view key, std::string_view tex
   return point;
 }
 
-FaultInjector::FaultInjector(std::string_view kill, std::string_view stop, int member,
-                             int members) {
+FaultInjector::FaultInjector(std::string_view kill, std::string_view stop, int member) {
   const auto arm = [&](std::string_view key, std::string_view text,
                        int signal) -> std::optional<Armed> {
     const std::optional<FaultPoint> point = parse_fault(key, text);
-    if (point && point->member >= members) {
-      throw ConfigError(fmt::format("{} = \"{}\" is not allowed: the job's members are 0..{}", key,
-                                    text, members - 1));
-    }
     if (!point || point->member != member) {
       return std::nullopt;
     }

@@ -26,9 +26,8 @@ struct FaultPoint {
 /// One per member process.
 class FaultInjector {
  public:
-  /// `kill` and `stop` as in fault.kill and fault.stop. Throws ConfigError, also for a member
-  /// outside 0..members-1.
-  FaultInjector(std::string_view kill, std::string_view stop, int member, int members);
+  /// `kill` and `stop` as in fault.kill and fault.stop. Throws ConfigError.
+  FaultInjector(std::string_view kill, std::string_view stop, int member);
 
   /// The member reaches `phase` (a name of FaultPhase; others never strike) of `step`. Sends this
   /// process SIGKILL or SIGSTOP where that is asked for.

@@ -42,6 +42,8 @@ class JobHub {
   void abort(const std::string& reason);
   /// First failure the hub saw, empty if none.
   [[nodiscard]] std::string failure() const;
+  /// The same as the exception that members got, null if none.
+  [[nodiscard]] std::exception_ptr cause() const;
 
  private:
   class Impl;
@@ -69,8 +71,8 @@ class JobMember {
   /// Returns once the reason has left this process (0.5 s at most); does nothing when the job has
   /// ended already. Any thread.
   void fail(const std::string& reason) noexcept;
-  /// Likewise. A PeerLost or TimeoutError gives way to the loss of the member that caused it, if
-  /// the hub hears of that within 0.1 s.
+  /// Likewise; the others get a ConfigError if it is one, else an Error. A PeerLost or TimeoutError
+  /// gives way to the loss of the member that caused it, if the hub hears of that within 0.1 s.
   void fail(const std::exception& error) noexcept;
 
  private:

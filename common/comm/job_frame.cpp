@@ -124,6 +124,18 @@ std::exception_ptr to_exception(const JobEnd& end) {
   return std::make_exception_ptr(Error(end.reason));
 }
 
+JobEnd to_job_end(const std::exception& error) {
+  EndKind kind = EndKind::error;
+  if (dynamic_cast<const PeerLost*>(&error) != nullptr) {
+    kind = EndKind::peer_lost;
+  } else if (dynamic_cast<const TimeoutError*>(&error) != nullptr) {
+    kind = EndKind::timeout;
+  } else if (dynamic_cast<const ConfigError*>(&error) != nullptr) {
+    kind = EndKind::config;
+  }
+  return {kind, error.what()};
+}
+
 std::string encode(const Hello& hello) {
   constexpr std::size_t kFixed = 64;
   if (hello.digest.size() > kMaxHelloBytes - kFixed) {
@@ -174,18 +186,11 @@ std::string encode(const GatherResult& result) {
   return with_header(FrameType::result, payload);
 }
 
-std::string encode(const JobEnd& end) {
+std::string encode(FrameType type, const JobEnd& end) {
   std::string payload;
   put(payload, static_cast<std::uint8_t>(end.kind));
   payload.append(cut(end.reason));
-  return with_header(FrameType::job_over, payload);
-}
-
-std::string encode(const Failure& failure) {
-  std::string payload;
-  put(payload, static_cast<std::uint8_t>(failure.consequence ? 1 : 0));
-  payload.append(cut(failure.reason));
-  return with_header(FrameType::failed, payload);
+  return with_header(type, payload);
 }
 
 std::string encode_empty(FrameType type) {
@@ -237,14 +242,6 @@ JobEnd decode_end(std::string_view payload) {
   end.kind = static_cast<EndKind>(kind);
   end.reason = reader.rest();
   return end;
-}
-
-Failure decode_failure(std::string_view payload) {
-  PayloadReader reader(payload);
-  Failure failure;
-  failure.consequence = reader.get<std::uint8_t>() != 0;
-  failure.reason = reader.rest();
-  return failure;
 }
 
 bool FrameReader::take(std::span<const char>& bytes, Frame& frame) {

@@ -66,19 +66,15 @@ struct JobEnd {
   std::string reason;
 };
 [[nodiscard]] std::exception_ptr to_exception(const JobEnd& end);
-
-struct Failure {
-  bool consequence = false;  ///< of another member's loss, as far as the sender knows
-  std::string reason;
-};
+[[nodiscard]] JobEnd to_job_end(const std::exception& error);
 
 /// Whole frames, header included. Reasons are cut to kMaxReasonBytes; blobs and digests that are
 /// too long throw Error.
 [[nodiscard]] std::string encode(const Hello& hello);
 [[nodiscard]] std::string encode(const Gather& gather);
 [[nodiscard]] std::string encode(const GatherResult& result);
-[[nodiscard]] std::string encode(const JobEnd& end);
-[[nodiscard]] std::string encode(const Failure& failure);
+/// `type` is failed or job_over.
+[[nodiscard]] std::string encode(FrameType type, const JobEnd& end);
 [[nodiscard]] std::string encode_empty(FrameType type);
 
 /// Payloads. Throw Error for anything that encode() cannot have made.
@@ -86,7 +82,6 @@ struct Failure {
 [[nodiscard]] Gather decode_gather(std::string_view payload);
 [[nodiscard]] GatherResult decode_result(std::string_view payload);
 [[nodiscard]] JobEnd decode_end(std::string_view payload);
-[[nodiscard]] Failure decode_failure(std::string_view payload);
 
 /// Cuts a stream of untrusted bytes into frames. What it may hold grows with what its owner allows:
 /// at first only a hello.

@@ -84,9 +84,9 @@ class JobHub::Impl final : public JobConnection::Listener {
     asio::post(io_, [this, reason] { end({EndKind::error, reason}); });
   }
 
-  [[nodiscard]] std::string failure() const {
+  [[nodiscard]] std::exception_ptr cause() const {
     const std::scoped_lock lock(mutex_);
-    return failure_ ? failure_->reason : std::string{};
+    return failure_ ? to_exception(*failure_) : nullptr;
   }
 
  private:
@@ -169,7 +169,7 @@ class JobHub::Impl final : public JobConnection::Listener {
       connection.close_after_sending();
       notify_left();
     } else if (frame.type == FrameType::failed) {
-      failed(connection.member, decode_failure(frame.payload));
+      failed(connection.member, decode_end(frame.payload));
       notify_left();
     }
   }
@@ -178,7 +178,7 @@ class JobHub::Impl final : public JobConnection::Listener {
 
   void join(JobConnection& connection, const Hello& hello) {
     if (const auto mistake = refusal(hello)) {
-      connection.send(encode(JobEnd{mistake->kind, mistake->reason}));
+      connection.send(encode(FrameType::job_over, *mistake));
       connection.close_after_sending();
       // A member of this job that is set up wrongly leaves a place that nobody will fill.
       if (hello.nonce == spec_.nonce && joined_ < members_.size()) {
@@ -318,11 +318,12 @@ class JobHub::Impl final : public JobConnection::Listener {
 
   /// A failure that follows from another member's loss is held back a little: the hub is about to
   /// hear of the cause itself.
-  void failed(int member, const Failure& failure) {
+  void failed(int member, const JobEnd& failure) {
     members_[static_cast<std::size_t>(member)].left = true;
-    JobEnd reason{EndKind::error,
+    const bool own = failure.kind == EndKind::error || failure.kind == EndKind::config;
+    JobEnd reason{own ? failure.kind : EndKind::error,
                   fmt::format("{} failed: {}", member_name(member, spec_.world), failure.reason)};
-    if (!failure.consequence) {
+    if (own) {
       end(std::move(reason));
     } else if (!held_back_) {
       held_back_ = std::move(reason);
@@ -337,7 +338,7 @@ class JobHub::Impl final : public JobConnection::Listener {
       const std::scoped_lock lock(mutex_);
       failure_ = std::move(reason);
     }
-    broadcast(encode(*failure_));
+    broadcast(encode(FrameType::job_over, *failure_));
     left_.notify_all();
   }
 
@@ -488,8 +489,18 @@ std::uint16_t JobHub::port() const noexcept {
 void JobHub::abort(const std::string& reason) {
   impl_->abort(reason);
 }
+std::exception_ptr JobHub::cause() const {
+  return impl_->cause();
+}
 std::string JobHub::failure() const {
-  return impl_->failure();
+  try {
+    if (const std::exception_ptr error = cause()) {
+      std::rethrow_exception(error);
+    }
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
 }
 
 }  // namespace paceline

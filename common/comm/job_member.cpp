@@ -126,14 +126,14 @@ class JobMember::Impl final : public JobConnection::Listener {
   [[nodiscard]] Communicator* workers() noexcept { return groups_[0] ? &*groups_[0] : nullptr; }
   [[nodiscard]] Communicator& everyone() noexcept { return *groups_[1]; }
 
-  void fail(const Failure& failure) noexcept {
+  void fail(const std::exception& error) noexcept {
     try {
       std::unique_lock lock(mutex_);
       if (over_ || left_) {
         return;
       }
       left_ = true;
-      send(encode(failure));
+      send(encode(FrameType::failed, to_job_end(error)));
       flush(lock);
     } catch (const std::exception&) {
       return;  // the close that follows tells the hub
@@ -357,16 +357,10 @@ Communicator& JobMember::everyone() noexcept {
   return impl_->everyone();
 }
 void JobMember::fail(const std::string& reason) noexcept {
-  impl_->fail({false, reason});
+  fail(Error(reason));
 }
 void JobMember::fail(const std::exception& error) noexcept {
-  const bool consequence = dynamic_cast<const PeerLost*>(&error) != nullptr ||
-                           dynamic_cast<const TimeoutError*>(&error) != nullptr;
-  try {
-    impl_->fail({consequence, error.what()});
-  } catch (const std::exception&) {
-    return;  // no memory for the text: the close that follows tells the hub
-  }
+  impl_->fail(error);
 }
 
 }  // namespace paceline

@@ -71,7 +71,9 @@ std::string canonical_text(const Config& config) {
   return out;
 }
 
-std::string config_digest(const Config& config) { return sha256_hex(canonical_text(config)); }
+std::string config_digest(const Config& config) {
+  return sha256_hex(canonical_text(config));
+}
 
 std::vector<std::string> changed_keys(const Config& config) {
   const Config defaults;

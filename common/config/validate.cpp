@@ -4,17 +4,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <optional>
+#include <string>
 
 #include "common/base/error.h"
+#include "common/base/fault.h"
 #include "common/config/schema.h"
 #include "common/config/value_text.h"
 
 namespace paceline {
 namespace {
-
-constexpr std::array<std::string_view, 6> kPhases{"start",    "rendezvous", "forward",
-                                                  "backward", "commit",     "last"};
 
 void check_backend(const Config& config, std::span<const std::string_view> backends) {
   if (std::ranges::find(backends, config.sync) != backends.end()) return;
@@ -50,11 +49,13 @@ void check_training(const Config& config) {
   }
 }
 
+/// Members are the workers and, behind them, at most ps.servers servers.
 void check_fault(const Config& config, std::string_view key, std::string_view text) {
-  const FaultSpec fault = parse_fault(key, text);
-  if (fault.rank >= config.world) {
-    throw ConfigError(fmt::format("{} = {} names rank {}, but world = {}: ranks are 0 to {}", key,
-                                  toml_quoted(text), fault.rank, config.world, config.world - 1));
+  const std::optional<FaultPoint> fault = parse_fault(key, text);
+  const int most = config.world + config.ps.servers;
+  if (fault && fault->member >= most) {
+    throw ConfigError(fmt::format("{} = {} is not allowed: the job's members are 0 to {}", key,
+                                  toml_quoted(text), most - 1));
   }
 }
 
@@ -80,26 +81,6 @@ void check_places(const Config& config) {
 std::int64_t planned_steps(const Config& config) noexcept {
   const std::int64_t per_step = config.train.batch * config.world;
   return (config.train.samples + per_step - 1) / per_step;
-}
-
-FaultSpec parse_fault(std::string_view key, std::string_view text) {
-  if (text.empty()) return {};
-  const std::string_view rank_text = text.substr(0, std::min(text.find('@'), text.size()));
-  std::string_view phase = text.substr(std::min(rank_text.size() + 1, text.size()));
-  std::string_view step_text = "0";
-  if (const std::size_t colon = phase.find(':'); colon != std::string_view::npos) {
-    step_text = phase.substr(colon + 1);
-    phase = phase.substr(0, colon);
-  }
-  const std::int64_t rank = parse_integer(rank_text).value_or(-1);
-  const std::int64_t step = parse_integer(step_text).value_or(-1);
-  const bool known = std::ranges::find(kPhases, phase) != kPhases.end();
-  if (rank < 0 || rank > 1023 || !known || step < 0) {
-    throw ConfigError(fmt::format(
-        "{} = {} must be RANK@PHASE or RANK@PHASE:STEP with a phase of {}, such as 1@backward:3",
-        key, toml_quoted(text.substr(0, 80)), fmt::join(kPhases, ", ")));
-  }
-  return {static_cast<int>(rank), std::string(phase), step};
 }
 
 void validate(const Config& config, const ValidationRules& rules) {

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <span>
-#include <string>
 #include <string_view>
 
 #include "common/config/config.h"
@@ -24,15 +23,5 @@ void validate(const Config& config, const ValidationRules& rules);
 
 /// Steps of a run: samples over batch · world, rounded up.
 [[nodiscard]] std::int64_t planned_steps(const Config& config) noexcept;
-
-/// A parsed fault.kill or fault.stop.
-struct FaultSpec {
-  int rank = -1;  ///< -1: no fault
-  std::string phase;
-  std::int64_t step = 0;
-};
-
-/// Parses "RANK@PHASE[:STEP]" or empty text. Throws ConfigError naming `key`.
-[[nodiscard]] FaultSpec parse_fault(std::string_view key, std::string_view text);
 
 }  // namespace paceline

@@ -93,7 +93,7 @@ void PsClient::push(BucketId b, const StepInfo& info) {
   post(std::move(requests));
 }
 
-std::int64_t PsClient::wait(BucketId b) {
+PushOutcome PsClient::wait(BucketId b) {
   Bucket& bucket = buckets_[static_cast<std::size_t>(b)];
   const auto what = [&bucket, b] {
     return fmt::format("the push of bucket {} in step {}", b, bucket.step);
@@ -111,7 +111,7 @@ std::int64_t PsClient::wait(BucketId b) {
     std::this_thread::yield();
   }
   const std::scoped_lock lock(mutex_);
-  return std::exchange(bucket.held_ns, 0);
+  return std::exchange(bucket.outcome, {});
 }
 
 void PsClient::drain() {
@@ -316,11 +316,13 @@ void PsClient::install(const ArrivalQueue::Message& message) {
   if (header.kind == MessageKind::weights && (header.flags & kFlagPulled) == 0) {
     Bucket& bucket = buckets_[static_cast<std::size_t>(partition_.keys()[header.key].bucket)];
     const auto held = static_cast<std::int64_t>(header.held_ns);
-    bucket.held_ns = std::max(bucket.held_ns, held);
+    bucket.outcome.held_ns = std::max(bucket.outcome.held_ns, held);
     held_in_busy_ns_ = std::max(held_in_busy_ns_, held);
     --bucket.open;
     if ((header.flags & kFlagRejected) == 0) {
-      report_.staleness.add(static_cast<std::int64_t>(header.staleness));
+      bucket.outcome.applied = true;
+      bucket.outcome.staleness =
+          std::max(bucket.outcome.staleness, static_cast<std::int64_t>(header.staleness));
     }
   }
   if (open_total_ == 0) {

@@ -40,7 +40,13 @@ struct ClientSetup {
 struct ClientReport {
   std::int64_t busy_ns = 0;  ///< a request was open and no server held it for a slower worker
   std::uint64_t bytes_sent = 0;
-  Staleness staleness;
+};
+
+/// What became of the push of a bucket.
+struct PushOutcome {
+  std::int64_t held_ns = 0;    ///< longest that a server held one of its keys for slower workers
+  std::int64_t staleness = 0;  ///< of its stalest key, in updates of that key
+  bool applied = false;        ///< there was a push, and no server rejected all of it
 };
 
 /// All calls come from the training thread. Waits throw TimeoutError naming the servers that did
@@ -65,9 +71,9 @@ class PsClient {
   void pull_all();
   /// Starts to push bucket b's gradient; does not wait.
   void push(BucketId b, const StepInfo& info);
-  /// Waits until bucket b's weights are here and its gradient is free again. Returns how long the
-  /// servers held the bucket for slower workers, in ns (the longest of its keys).
-  std::int64_t wait(BucketId b);
+  /// Waits until bucket b's weights are here and its gradient is free again. Each push's outcome is
+  /// returned once.
+  [[nodiscard]] PushOutcome wait(BucketId b);
   /// Waits until every worker has called this.
   void drain();
 
@@ -86,8 +92,8 @@ class PsClient {
   };
   struct Bucket {
     int open = 0;  ///< keys whose answer has not come
-    std::int64_t held_ns = 0;
     std::int64_t step = -1;
+    PushOutcome outcome;
   };
 
   void post(std::vector<Request> requests);

@@ -166,7 +166,7 @@ class PsSynchronizer final : public Synchronizer {
 
   void parameters_needed(BucketId b, Stream& /*stream*/) override {
     const std::int64_t begin = now_ns();
-    const std::int64_t held = client_->wait(b);
+    const std::int64_t held = collect(b);
     waited_ns_ += std::min(held, now_ns() - begin);
   }
 
@@ -184,17 +184,19 @@ class PsSynchronizer final : public Synchronizer {
       client_->push(b, step_);
     }
     ready_.clear();
+    count_update();
     const ClientReport report = client_->take_report();
     return {seconds(std::exchange(waited_ns_, 0)), seconds(report.busy_ns), report.bytes_sent,
-            report.staleness};
+            std::exchange(staleness_, {})};
   }
 
   void quiesce() override {
     const std::int64_t begin = now_ns();
     std::int64_t held = 0;
     for (BucketId b = 0; b < plan_.count(); ++b) {
-      held = std::max(held, client_->wait(b));
+      held = std::max(held, collect(b));
     }
+    count_update();
     waited_ns_ += std::min(held, now_ns() - begin);
     client_->drain();
     if (traits().consistency != Consistency::synchronous) {
@@ -237,6 +239,22 @@ class PsSynchronizer final : public Synchronizer {
   }
 
  private:
+  /// Waits for bucket b; returns how long servers held it for slower workers, in ns.
+  std::int64_t collect(BucketId b) {
+    const PushOutcome outcome = client_->wait(b);
+    update_applied_ = update_applied_ || outcome.applied;
+    update_staleness_ = std::max(update_staleness_, outcome.staleness);
+    return outcome.held_ns;
+  }
+
+  /// The previous step's push is answered in all its parts: one update, as stale as its stalest
+  /// key.
+  void count_update() {
+    if (std::exchange(update_applied_, false)) {
+      staleness_.add(std::exchange(update_staleness_, 0));
+    }
+  }
+
   /// The entries of `shape` with the values that `reader` has under `prefix`.
   static std::vector<std::byte> read_like(const StateBlobReader& shape, const std::string& prefix,
                                           StateReader& reader) {
@@ -264,6 +282,9 @@ class PsSynchronizer final : public Synchronizer {
   StepInfo step_;
   std::vector<BucketId> ready_;
   std::int64_t waited_ns_ = 0;
+  Staleness staleness_;
+  bool update_applied_ = false;
+  std::int64_t update_staleness_ = 0;
 };
 
 }  // namespace

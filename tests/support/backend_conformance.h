@@ -146,7 +146,7 @@ inline ConformanceOutcome run_backend(const Backend& backend, const ConformanceC
   };
   const auto work = [&](int rank) {
     const auto index = static_cast<std::size_t>(rank);
-    const auto synchronizer =
+    auto synchronizer =
         backend.make({rank, config, topology, *workers[index], *everyone[index], nullptr, abort});
     Device device;
     const ReplicaView view = synchronizer->bind(plan, device, test.optimizer, init);
@@ -164,6 +164,7 @@ inline ConformanceOutcome run_backend(const Backend& backend, const ConformanceC
       outcome.staleness.merge(report.staleness);
       outcome.bytes_sent += report.bytes_sent;
     }
+    synchronizer.reset();  // servers serve until all workers are done
     everyone[index]->barrier();
   };
   {

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/backends.h"
+
+#include <fmt/format.h>
+
+#include "async/asgd_backend.h"
+#include "async/hogwild.h"
+#include "common/base/error.h"
+#include "common/config/validate.h"
+#include "experiments/labs/my_backend/my_backend.h"
+#include "ps/ps_backend.h"
+#include "ring/ring_backend.h"
+
+namespace paceline {
+
+std::vector<Backend> all_backends() {
+  return {single_backend(), ps_backend(),      ring_backend(), hierarchical_backend(),
+          asgd_backend(),   hogwild_backend(), my_backend()};
+}
+
+Backend find_backend(std::string_view name) {
+  std::string known;
+  for (const Backend& backend : all_backends()) {
+    if (backend.name == name) {
+      return backend;
+    }
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", backend.name);
+  }
+  throw ConfigError(fmt::format("sync = \"{}\": no such backend; allowed: {}", name, known));
+}
+
+void validate_run(const Config& config) {
+  std::vector<std::string_view> names;
+  for (const Backend& backend : all_backends()) {
+    names.push_back(backend.name);
+  }
+  validate(config, {names, [](std::string_view key, std::string_view text) {
+                      static_cast<void>(parse_link(key, text));
+                    }});
+  const Backend backend = find_backend(config.sync);
+  if (backend.validate != nullptr) {
+    backend.validate(config);
+  }
+  if (workers_are_threads(config, backend) && server_processes(config, backend) > 0) {
+    throw ConfigError(fmt::format(
+        "comm.transport = inproc makes the workers threads of one process, but sync={} starts "
+        "server processes; allowed: auto, shm, tcp, or ps.placement=colocated",
+        config.sync));
+  }
+}
+
+int server_processes(const Config& config, const Backend& backend) {
+  return backend.servers != nullptr ? backend.servers(config) : 0;
+}
+
+bool workers_are_threads(const Config& config, const Backend& backend) {
+  return backend.workers == WorkerKind::thread || config.comm.transport == "inproc";
+}
+
+}  // namespace paceline

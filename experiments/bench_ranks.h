@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a function as the ranks of a small job of its own, for benchmarks.
+#pragma once
+
+#include <functional>
+
+#include "common/base/abort.h"
+#include "common/base/time.h"
+#include "common/comm/communicator.h"
+
+namespace paceline {
+
+using RankBody = std::function<void(Communicator& workers, AbortToken& abort)>;
+
+/// Both return 0, or 1 after printing the first failure as one line to stderr.
+
+/// Ranks are threads.
+[[nodiscard]] int run_thread_ranks(int world, Nanoseconds timeout, const RankBody& body);
+
+/// Ranks are forked processes, joined by a control plane on loopback; none outlives the call. The
+/// calling process must have one thread.
+[[nodiscard]] int run_process_ranks(int world, Nanoseconds timeout, const RankBody& body);
+
+}  // namespace paceline

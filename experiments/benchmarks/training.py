@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Paceline against PyTorch on Fashion-MNIST: samples/s of the same models, in turn in one run.
+
+Prints one line per pairing: median samples/s of both, the median of the pairwise ratios, and their
+spread. Needs Debian's python3-torch (python3-numpy comes with it) and a Release build.
+
+  experiments/benchmarks/training.py                      all pairings, 5 rounds
+  experiments/benchmarks/training.py --only cnn --rounds 3
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROGRAM = ROOT / "build/release/experiments/paceline"
+PEER = ROOT / "experiments/benchmarks/train_peer.py"
+
+# name: (model, our backend, workers, the peer's mode, target ratio)
+PAIRINGS = {
+    "cnn": ("cnn", "single", 1, "single", 1.2),
+    "mlp": ("mlp", "single", 1, "single", 1.0),
+    "cnn-ring2": ("cnn", "ring", 2, "ddp", 1.4),
+    "mlp-ring2": ("mlp", "ring", 2, "ddp", 2.0),
+    "cnn-hogwild2": ("cnn", "hogwild", 2, "hogwild", 1.2),
+}
+SAMPLES = {"cnn": 12800, "mlp": 60000}
+
+
+def environment():
+    """Both sides run without the kernel pins that some machines set for OpenBLAS."""
+    kept = dict(os.environ)
+    for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
+        kept.pop(name, None)
+    kept["OMP_NUM_THREADS"] = "1"
+    return kept
+
+
+def run(command):
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def ours(model, backend, workers, samples):
+    with tempfile.TemporaryDirectory() as folder:
+        run([PROGRAM, "train", f"--sync={backend}", f"--world={workers}", "--quiet",
+             f"model={model}", "train.batch=64", f"train.samples={samples * workers}",
+             f"run.dir={folder}"])
+        summary = next(pathlib.Path(folder).glob("*/summary.json"))
+        return json.loads(summary.read_text())["samples_per_second"]
+
+
+def peers(model, mode, workers, samples):
+    out = run(["/usr/bin/python3", PEER, "--mode", mode, "--model", model, "--workers",
+               str(workers), "--samples", str(samples * workers)])
+    return json.loads(out.strip().splitlines()[-1])["samples_per_second"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", action="append", choices=list(PAIRINGS))
+    arguments = parser.parse_args()
+    print(f"{'pairing':14} {'paceline':>10} {'pytorch':>10} {'ratio':>7} {'min':>6} {'max':>6} "
+          f"{'target':>7}")
+    for name in arguments.only or PAIRINGS:
+        model, backend, workers, mode, target = PAIRINGS[name]
+        mine, theirs = [], []
+        for _ in range(arguments.rounds):
+            mine.append(ours(model, backend, workers, SAMPLES[model]))
+            theirs.append(peers(model, mode, workers, SAMPLES[model]))
+        ratios = [a / b for a, b in zip(mine, theirs)]
+        print(f"{name:14} {statistics.median(mine):10.0f} {statistics.median(theirs):10.0f} "
+              f"{statistics.median(ratios):7.2f} {min(ratios):6.2f} {max(ratios):6.2f} "
+              f"{target:7.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

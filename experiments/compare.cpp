@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/compare.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "common/base/error.h"
+#include "common/observe/files.h"
+#include "common/observe/run_directory.h"
+#include "experiments/backends.h"
+#include "experiments/train.h"
+
+namespace paceline {
+
+namespace {
+
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(CPU_COUNT(&set), 1) : 1;
+}
+
+void say(const CompareOptions& options, const std::string& line) {
+  if (!options.quiet) {
+    fmt::print(stderr, "{}\n", line);
+  }
+}
+
+/// The runs to do. Every configuration is validated before the first starts; with --real, a run
+/// that this machine rules out is left out instead.
+std::vector<NamedConfig> planned_runs(const CompareOptions& options) {
+  std::vector<NamedConfig> runs;
+  for (NamedConfig run : load_compare(options.file, options.overrides).runs) {
+    if (options.real) {
+      run.config = without_emulation(run.config, usable_cores());
+    }
+    try {
+      validate_run(run.config);
+    } catch (const ConfigError& error) {
+      if (!options.real) {
+        throw ConfigError(fmt::format("run \"{}\": {}", run.name, error.what()));
+      }
+      say(options, fmt::format("{}: left out: {}", run.name, error.what()));
+      continue;
+    }
+    runs.push_back(std::move(run));
+  }
+  return runs;
+}
+
+}  // namespace
+
+Config without_emulation(Config config, int cores) {
+  config.compute.emulate = Nanoseconds(0);
+  config.link.inter = "none";
+  config.link.intra = "none";
+  config.world = std::min(config.world, cores);
+  return config;
+}
+
+int compare(const CompareOptions& options) {
+  const std::vector<NamedConfig> runs = planned_runs(options);
+  std::vector<Summary> summaries;
+  std::vector<std::filesystem::path> directories;
+  int failed = 0;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const auto& [name, config] = runs[i];
+    const std::string heading = fmt::format("[{}/{}] {}", i + 1, runs.size(), name);
+    const auto done = options.force ? std::nullopt : find_finished(config.run.dir, config);
+    if (done) {
+      say(options, fmt::format("{}: unchanged, taken from {}", heading, done->string()));
+      summaries.push_back(load_summary(*done / "summary.json"));
+      directories.push_back(*done);
+      continue;
+    }
+    say(options,
+        fmt::format("{}: {} worker{}", heading, config.world, config.world == 1 ? "" : "s"));
+    try {
+      FinishedRun run = run_training(config, {!options.quiet});
+      summaries.push_back(std::move(run.summary));
+      directories.push_back(std::move(run.directory));
+    } catch (const Interrupted&) {
+      throw;
+    } catch (const ConfigError&) {
+      throw;
+    } catch (const Error& error) {
+      fmt::print(stderr, "paceline: {}: {}\n", name, error.what());
+      ++failed;
+    }
+  }
+  set_speedups(summaries);
+  for (std::size_t i = 0; i < summaries.size(); ++i) {
+    write_file_atomically(directories[i] / "summary.json", summary_to_json(summaries[i]));
+  }
+  fmt::print("{}", compare_table(summaries, options.format));
+  return failed > 0 ? 1 : 0;
+}
+
+}  // namespace paceline

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// One process of a job: joins the hub, then is a worker, all workers as threads, or a server.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "common/config/config.h"
+
+namespace paceline {
+
+struct MemberOptions {
+  int member = 0;  ///< workers first, then servers
+  std::string hub_host = "127.0.0.1";
+  std::uint16_t hub_port = 0;
+  std::uint64_t nonce = 0;
+  std::filesystem::path run_directory;
+  bool show_progress = true;
+};
+
+/// Processes of the job that are workers: config.world, or 1 when the workers are threads.
+[[nodiscard]] int worker_processes(const Config& config);
+
+/// Runs this process's part. Returns its exit status: what goes wrong once it has joined is told to
+/// the hub, whose process reports it. Throws what goes wrong before.
+[[nodiscard]] int run_member(const Config& config, const MemberOptions& options);
+
+}  // namespace paceline

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/worker.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <optional>
+
+#include "common/base/error.h"
+#include "common/base/sha256.h"
+#include "common/comm/measure_link.h"
+#include "common/comm/transport.h"
+#include "common/core/trainer.h"
+#include "common/observe/files.h"
+#include "common/observe/memory.h"
+#include "common/observe/progress.h"
+#include "common/observe/step_log.h"
+#include "common/observe/summary.h"
+#include "common/observe/trace.h"
+#include "experiments/backends.h"
+
+namespace paceline {
+
+namespace {
+
+constexpr std::int64_t kSyntheticTrain = 6000;
+constexpr std::int64_t kSyntheticTest = 1000;
+
+/// Writes the rank's files and shows rank 0's progress.
+class Recorder final : public TrainObserver {
+ public:
+  Recorder(const std::filesystem::path& run_directory, int rank, const std::string& name,
+           std::int64_t samples, FaultInjector& faults, bool show_progress)
+      : log_(run_directory, rank), trace_(rank), faults_(faults) {
+    if (show_progress && rank == 0) {
+      progress_.emplace(name, samples);
+    }
+  }
+
+  void span(Lane lane, const char* name, std::int64_t begin_ns, std::int64_t end_ns) override {
+    trace_.add(lane, name, begin_ns, end_ns);
+  }
+  void step(const StepMetrics& metrics, std::int64_t trained, std::int64_t /*total*/) override {
+    log_.write(metrics);
+    if (progress_) {
+      progress_->update(trained, fmt::format("loss {:.3f}", metrics.loss));
+    }
+  }
+  void evaluated(const Evaluation& evaluation) override {
+    if (progress_) {
+      progress_->message(fmt::format("  {} samples, {:.1f} s: test accuracy {:.2f}%",
+                                     evaluation.samples_trained, evaluation.train_s,
+                                     100.0 * evaluation.accuracy));
+    }
+  }
+  void phase(const char* name, std::int64_t step) override { faults_.at(name, step); }
+
+  void finish(const std::filesystem::path& run_directory) {
+    if (progress_) {
+      progress_->finish();
+    }
+    log_.flush();
+    trace_.write(run_directory);
+  }
+
+ private:
+  StepLog log_;
+  Trace trace_;
+  FaultInjector& faults_;
+  std::optional<Progress> progress_;
+};
+
+/// A transfer between two ranks shows what the emulated link really gives; a link that is off by
+/// more than allowed is measured again before it is an error.
+LinkSummary measure(const std::string& key, const std::string& requested, Transport& transport,
+                    const WorkerContext& context, int peer) {
+  LinkSummary summary;
+  summary.requested = requested;
+  const LinkSpec spec = parse_link(key, requested);
+  const bool takes_part = context.rank == 0 || context.rank == peer;
+  if (!spec.shaped() || peer < 0 || !takes_part) {
+    return summary;
+  }
+  constexpr double kAllowed = 0.03;
+  constexpr int kTries = 3;
+  double off = 0.0;
+  for (int attempt = 0; attempt < kTries; ++attempt) {
+    const LinkMeasurement measured = measure_link(transport, 0, peer, spec.bytes_per_second,
+                                                  Deadline::after(context.config.comm.timeout));
+    summary.measured_bits_per_second = measured.bytes_per_second * 8.0;
+    summary.measured_round_trip_s = measured.round_trip_s;
+    off = measured.bytes_per_second / spec.bytes_per_second - 1.0;
+    if (std::abs(off) <= kAllowed) {
+      return summary;
+    }
+  }
+  throw Error(
+      fmt::format("{} = \"{}\": the emulated link gave {:.1f}% of the rate asked for; at "
+                  "most 3% off is allowed (is this machine overloaded?)",
+                  key, requested, 100.0 * (1.0 + off)));
+}
+
+struct Links {
+  LinkSummary inter;
+  LinkSummary intra;
+};
+
+Links measure_links(const WorkerContext& context) {
+  const Config& config = context.config;
+  Links links{{config.link.inter, {}, {}}, {config.link.intra, {}, {}}};
+  if (context.fabric == nullptr || config.world < 2) {
+    return links;
+  }
+  int other_node = -1;
+  int same_node = -1;
+  for (int rank = config.world - 1; rank > 0; --rank) {
+    (context.topology.same_node(0, rank) ? same_node : other_node) = rank;
+  }
+  const auto transport =
+      make_transport({"tcp", config.comm.host, 1, config.comm.timeout}, context.workers,
+                     context.topology, context.fabric, context.abort);
+  links.inter = measure("link.inter", config.link.inter, *transport, context, other_node);
+  context.workers.barrier();
+  links.intra = measure("link.intra", config.link.intra, *transport, context, same_node);
+  context.workers.barrier();
+  return links;
+}
+
+/// The weights' digest; all ranks must agree on it.
+std::string agreed_digest(const WorkerContext& context, std::span<const float> weights) {
+  const std::string mine = sha256_hex(std::as_bytes(weights));
+  const std::vector<std::string> all = context.workers.allgather(mine);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] != all[0]) {
+      throw Error(fmt::format("rank {} holds other weights than rank 0 after the last step", rank));
+    }
+  }
+  return mine;
+}
+
+std::int64_t optimizer_bytes(const OptimizerConfig& config, std::size_t elements) {
+  const std::size_t states = config.name == "adam" ? 2 : config.momentum > 0.0 ? 1 : 0;
+  return static_cast<std::int64_t>(states * elements * sizeof(float));
+}
+
+MemorySummary counted_memory(const WorkerContext& context, const Backend& backend,
+                             const Model& model) {
+  const std::size_t elements = model.parameter_elements();
+  MemorySummary memory;
+  memory.weights = static_cast<std::int64_t>(elements * sizeof(float));
+  memory.gradients = memory.weights;
+  memory.optimizer = backend.traits.updates_at == UpdatePlace::server
+                         ? 0
+                         : optimizer_bytes(context.config.optimizer, elements);
+  memory.activations = static_cast<std::int64_t>(model.activation_bytes());
+  return memory;
+}
+
+void fill_outcome(Summary& summary, const TrainOutcome& outcome) {
+  summary.steps = outcome.steps;
+  summary.samples = outcome.samples;
+  summary.train_seconds = outcome.train_s;
+  summary.samples_per_second =
+      outcome.train_s > 0.0 ? static_cast<double>(outcome.samples) / outcome.train_s : 0.0;
+  summary.compute_s = outcome.compute_s;
+  summary.exposed_comm_s = outcome.exposed_comm_s;
+  summary.wait_s = outcome.wait_s;
+  summary.communication_s = outcome.communication_s;
+  summary.bytes_sent_per_rank = outcome.bytes_sent;
+  if (outcome.staleness.updates > 0) {
+    summary.staleness_mean = outcome.staleness.sum / static_cast<double>(outcome.staleness.updates);
+  }
+  summary.staleness_max = outcome.staleness.max;
+  summary.final_train_loss = outcome.final_loss;
+  summary.time_to_target_s = outcome.time_to_target_s;
+  summary.late_fraction = outcome.late_fraction;
+  for (const Evaluation& e : outcome.evaluations) {
+    summary.evaluations.push_back({e.samples_trained, e.train_s, e.accuracy, e.loss});
+  }
+  if (!outcome.evaluations.empty()) {
+    summary.test_accuracy = outcome.evaluations.back().accuracy;
+    summary.test_loss = outcome.evaluations.back().loss;
+  }
+}
+
+Summary describe_run(const WorkerContext& context, const Backend& backend) {
+  const Config& config = context.config;
+  Summary summary;
+  summary.name = config.run.name.empty() ? config.sync : config.run.name;
+  summary.backend = config.sync;
+  summary.model = config.model;
+  summary.world_size = config.world;
+  summary.servers = backend.traits.updates_at == UpdatePlace::server ? config.ps.servers : 0;
+  summary.seed = config.seed;
+  summary.target_accuracy = config.train.target_accuracy;
+  return summary;
+}
+
+}  // namespace
+
+Datasets load_datasets(const Config& config) {
+  const DataConfig& data = config.data;
+  if (data.name == "synthetic") {
+    const SampleShape shape{28, 28, 1};
+    const auto size = [](std::int64_t limit, std::int64_t full) {
+      return limit > 0 ? limit : full;
+    };
+    return {
+        make_synthetic(size(data.train_limit, kSyntheticTrain), shape, 10, config.seed,
+                       Split::train),
+        make_synthetic(size(data.test_limit, kSyntheticTest), shape, 10, config.seed, Split::test)};
+  }
+  return {load_fashion_mnist(data.path, Split::train, data.train_limit),
+          load_fashion_mnist(data.path, Split::test, data.test_limit)};
+}
+
+std::unique_ptr<NicFabric> join_fabric(const Config& config, const Topology& topology,
+                                       Communicator& everyone) {
+  const LinkSpec inter = parse_link("link.inter", config.link.inter);
+  const LinkSpec intra = parse_link("link.intra", config.link.intra);
+  if (!inter.shaped() && !intra.shaped()) {
+    return nullptr;
+  }
+  return NicFabric::join(everyone, topology.nodes(), inter, intra);
+}
+
+void run_worker(const WorkerContext& context, const Backend& backend, const Datasets& data,
+                FaultInjector& faults, const std::filesystem::path& run_directory,
+                bool show_progress) {
+  const Config& config = context.config;
+  Summary summary = describe_run(context, backend);
+  const Links links = measure_links(context);
+  summary.link_inter = links.inter;
+  summary.link_intra = links.intra;
+
+  const auto model =
+      make_model(config.model, data.train->shape(), data.train->classes(), config.compute.threads);
+  const auto synchronizer = backend.make(context);
+  Recorder recorder(run_directory, context.rank, summary.name, config.train.samples, faults,
+                    show_progress);
+  ReplicaView view;
+  const TrainOutcome outcome = train({config, *model, *data.train, *data.test, *synchronizer,
+                                      context.workers, context.abort, recorder},
+                                     view);
+  recorder.finish(run_directory);
+  fill_outcome(summary, outcome);
+  summary.weights_sha256 = agreed_digest(context, view.weights);
+  const double peak[] = {static_cast<double>(peak_rss_bytes())};
+  summary.peak_rss_bytes = static_cast<std::int64_t>(context.workers.max(peak)[0]);
+  summary.memory = counted_memory(context, backend, *model);
+  constexpr double kLateStepsAllowed = 0.05;
+  summary.host_bound = summary.late_fraction > kLateStepsAllowed;
+  if (context.rank == 0) {
+    write_file_atomically(run_directory / kWorkerSummaryFile, summary_to_json(summary));
+  }
+}
+
+}  // namespace paceline

@@ -143,12 +143,13 @@ class Job {
     if (cause_ || (since_stop_check_ += elapsed) < plan_.spec.timeout / 20) {
       return;
     }
+    const Nanoseconds limit = silence_limit(plan_.spec.timeout);
     for (Member& member : members_) {
       member.stopped =
           member.process.stopped() ? member.stopped + since_stop_check_ : Nanoseconds(0);
-      if (member.stopped >= silence_limit(plan_.spec.timeout)) {
-        hub_.abort(fmt::format("{} lost: its process has been stopped for {:.1f} s", member.name,
-                               seconds(member.stopped.count())));
+      if (member.stopped >= limit) {
+        hub_.abort(fmt::format("{} lost: its process is stopped for {:.1f} s", member.name,
+                               seconds(limit.count())));
       }
     }
     since_stop_check_ = Nanoseconds(0);

@@ -199,7 +199,7 @@ struct SoftmaxCrossEntropy {
     }
     if (team.lane() == 0) {
       loss[row] = std::log(total) - (label_logit - top);
-      correct[row] = best == label ? 1 : 0;
+      correct[row] = best == label && total == total ? 1 : 0;
     }
   }
 };

@@ -1,0 +1,135 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the golden values in tests/core/golden with PyTorch in float64.
+
+Inputs come from splitmix64, which the C++ tests run as well, so that only results are stored.
+Lines are `name value...`; large tensors are stored as every k-th element, with sum, norm and
+largest magnitude of all.
+
+  make_golden.py            (any PyTorch >= 1.13)
+"""
+
+import math
+import os
+
+import torch
+from torch import nn
+
+MASK = (1 << 64) - 1
+SAMPLES_KEPT = 97  # per tensor, about
+
+
+def splitmix64(x):
+    x = (x + 0x9E3779B97F4A7C15) & MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
+    return x ^ (x >> 31)
+
+
+def fnv1a(name):
+    value = 0xCBF29CE484222325
+    for byte in name.encode():
+        value = ((value ^ byte) * 0x100000001B3) & MASK
+    return value
+
+
+def stream_key(seed, name):
+    return splitmix64(splitmix64(seed) ^ ((fnv1a(name) * 0xD1342543DE82EF95) & MASK))
+
+
+def f32(value):
+    return torch.tensor(value, dtype=torch.float64).to(torch.float32).to(torch.float64)
+
+
+def uniform(key, n, scale):
+    """scale·(2·u − 1) for uniform u, rounded to fp32 as the C++ tests do."""
+    raw = torch.tensor([(splitmix64((key + i) & MASK) >> 40) * 2.0 ** -24 for i in range(n)],
+                       dtype=torch.float64)
+    return f32(float(scale)) * (2.0 * raw - 1.0)
+
+
+def values(key, n, scale=1.0):
+    return uniform(stream_key(key, "values"), n, scale).to(torch.float32).to(torch.float64)
+
+
+def labels(key, n, classes):
+    base = stream_key(key, "labels")
+    return torch.tensor([splitmix64((base + i) & MASK) % classes for i in range(n)])
+
+
+def make_model(name):
+    if name == "softmax":
+        return nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), {"1": "fc"}
+    if name == "mlp":
+        return nn.Sequential(nn.Flatten(), nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512),
+                             nn.ReLU(), nn.Linear(512, 10)), {"1": "fc1", "3": "fc2", "5": "fc3"}
+    return nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(),
+                         nn.MaxPool2d(2), nn.Flatten(), nn.Linear(9216, 128), nn.ReLU(),
+                         nn.Linear(128, 10)), {"0": "conv1", "2": "conv2", "6": "fc1", "8": "fc2"}
+
+
+def line(file, name, numbers):
+    file.write(name + "".join(f" {float(number):.9g}" for number in numbers) + "\n")
+
+
+def summary(file, name, tensor):
+    flat = tensor.reshape(-1)
+    stride = max(1, len(flat) // SAMPLES_KEPT)
+    line(file, name, [stride, flat.sum(), flat.norm(), flat.abs().max(), *flat[::stride]])
+
+
+def write_model(folder, name, samples=6, seed=7):
+    model, names = make_model(name)
+    model = model.double()
+    named = {f"{names[key.split('.')[0]]}.{key.split('.')[1]}": value
+             for key, value in model.named_parameters()}
+    for key, parameter in named.items():
+        layer = key.split(".")[0]
+        fan_in = named[layer + ".weight"][0].numel()
+        weights = uniform(stream_key(seed, key), parameter.numel(), 1.0 / math.sqrt(fan_in))
+        parameter.data = weights.to(torch.float32).to(torch.float64).reshape(parameter.shape)
+    x = values(11, samples * 784).reshape(samples, 1, 28, 28)
+    y = labels(13, samples, 10)
+    logits = model(x)
+    loss = nn.functional.cross_entropy(logits, y, reduction="sum")
+    loss.backward()
+    with open(os.path.join(folder, name + ".txt"), "w", encoding="ascii") as file:
+        line(file, "loss", [loss])
+        line(file, "correct", [(logits.argmax(1) == y).sum()])
+        for key, parameter in named.items():
+            summary(file, key, parameter.grad)
+
+
+def write_optimizers(folder, elements=19, steps=7):
+    cases = {
+        "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+        "sgd_decay": lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.01),
+        "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+        "momentum_decay": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
+        "nesterov": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+        "nesterov_decay": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True,
+                                                    weight_decay=0.01),
+        "adam": lambda p: torch.optim.Adam(p, lr=0.01),
+        "adam_decay": lambda p: torch.optim.Adam(p, lr=0.01, betas=(0.8, 0.99), eps=1e-6,
+                                                 weight_decay=0.01),
+    }
+    with open(os.path.join(folder, "optimizers.txt"), "w", encoding="ascii") as file:
+        for name, make in cases.items():
+            weights = values(17, elements).clone().requires_grad_()
+            optimizer = make([weights])
+            for step in range(steps):
+                weights.grad = values(100 + step, elements)
+                optimizer.step()
+                line(file, f"{name}.{step}", weights.detach())
+
+
+def main():
+    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden")
+    os.makedirs(folder, exist_ok=True)
+    for name in ("softmax", "mlp", "cnn"):
+        write_model(folder, name)
+    write_optimizers(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models as the trainer uses them: arena layout, hooks and what they promise, batch sizes,
+// determinism, and the whole gradient against central differences in double.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <thread>
+
+#include "common/base/error.h"
+#include "common/core/sequential.h"
+#include "tests/core/inputs.h"
+#include "tests/core/reference.h"
+
+namespace paceline {
+namespace {
+
+constexpr float kJunk = std::numeric_limits<float>::quiet_NaN();
+
+/// A model with weights, inputs and labels of its own.
+struct Fixture {
+  explicit Fixture(const char* name, SampleShape shape = {28, 28, 1}, std::int64_t n = 9)
+      : model(make_model(name, shape, 10, 1)),
+        samples(n),
+        x(test::values(1, static_cast<std::size_t>(n * shape.elements()))),
+        y(test::labels(2, static_cast<std::size_t>(n), 10)),
+        weights(model->parameter_elements()),
+        gradients(weights.size(), kJunk) {
+    model->initialise(weights, 3);
+  }
+  [[nodiscard]] Batch part(std::int64_t begin, std::int64_t end) const {
+    const auto width = static_cast<std::size_t>(model->input_shape().elements());
+    const auto first = static_cast<std::size_t>(begin);
+    const auto n = static_cast<std::size_t>(end - begin);
+    return {std::span(x).subspan(first * width, n * width), std::span(y).subspan(first, n),
+            end - begin};
+  }
+  BatchResult train(std::int64_t begin, std::int64_t end, LayerHooks* hooks = nullptr) {
+    return model->train_batch(part(begin, end), weights, gradients, hooks);
+  }
+  BatchResult train() { return train(0, samples); }
+  [[nodiscard]] Range layer_range(int layer) const {
+    Range range{weights.size(), 0};
+    for (const Parameter& p : model->parameters()) {
+      if (p.layer == layer) {
+        range = {std::min(range.begin, p.range.begin), std::max(range.end, p.range.end)};
+      }
+    }
+    return range.begin <= range.end ? range : Range{};
+  }
+
+  std::unique_ptr<Model> model;
+  std::int64_t samples;
+  std::vector<float> x;
+  std::vector<std::int32_t> y;
+  std::vector<float> weights;
+  std::vector<float> gradients;
+};
+
+class AnyModel : public testing::TestWithParam<const char*> {};
+
+TEST_P(AnyModel, LaysOutItsArenaInBackwardOrder) {
+  const Fixture f(GetParam());
+  std::size_t end = 0;
+  int layer = f.model->layers();
+  for (const Parameter& p : f.model->parameters()) {
+    EXPECT_EQ(p.range.begin, end) << p.name;
+    const auto elements =
+        std::accumulate(p.shape.begin(), p.shape.end(), std::int64_t{1}, std::multiplies<>());
+    EXPECT_EQ(p.range.size(), static_cast<std::size_t>(elements)) << p.name;
+    EXPECT_LE(p.layer, layer) << p.name;
+    EXPECT_EQ(p.name.substr(0, p.name.find('.')), f.model->layer_name(p.layer));
+    end = p.range.end;
+    layer = p.layer;
+  }
+  EXPECT_EQ(end, f.model->parameter_elements());
+}
+
+TEST_P(AnyModel, SampledGradientMatchesCentralDifferences) {
+  const SampleShape shape{8, 8, 2};
+  Fixture f(GetParam(), shape, 3);
+  const BatchResult result = f.train();
+  const auto x = test::widen(f.x);
+  auto w = test::widen(f.weights);
+  const auto loss = [&] { return reference::model_loss<double>(GetParam(), shape, 10, x, f.y, w); };
+  EXPECT_NEAR(result.loss_sum, loss(), 1e-5 * loss());
+  for (const Parameter& p : f.model->parameters()) {
+    SCOPED_TRACE(p.name);
+    const auto gradient = std::span(f.gradients).subspan(p.range.begin, p.range.size());
+    float top = 0.0F;
+    for (const float g : gradient) {
+      top = std::max(top, std::abs(g));
+    }
+    for (std::uint64_t k = 0; k < 12; ++k) {
+      const std::size_t i = splitmix64(k) % gradient.size();
+      double& variable = w[p.range.begin + i];
+      const double kept = variable;
+      variable = kept + 1e-5;
+      const double above = loss();
+      variable = kept - 1e-5;
+      const double below = loss();
+      variable = kept;
+      ASSERT_NEAR(static_cast<double>(gradient[i]), (above - below) / 2e-5,
+                  1e-5 * static_cast<double>(top))
+          << "element " << i;
+    }
+  }
+}
+
+TEST_P(AnyModel, GivesTheSameBitsEveryTime) {
+  Fixture f(GetParam());
+  const BatchResult first = f.train();
+  const std::vector<float> gradients = f.gradients;
+  const std::size_t bytes = f.model->activation_bytes();
+  EXPECT_GT(bytes, 0U);
+  f.train(0, 4);  // another batch size, and an evaluation, in between
+  static_cast<void>(f.model->evaluate_batch(f.part(0, 5), f.weights));
+  std::ranges::fill(f.gradients, kJunk);
+  const BatchResult again = f.train();
+  EXPECT_EQ(first.loss_sum, again.loss_sum);
+  EXPECT_EQ(f.gradients, gradients);
+  Fixture other(GetParam());
+  other.train();
+  EXPECT_EQ(other.gradients, gradients);
+}
+
+TEST_P(AnyModel, GivesTheSameBitsWhenSeveralComputeAtOnce) {
+  Fixture alone(GetParam());
+  const double loss = alone.train().loss_sum;
+  std::vector<std::vector<float>> gradients(3);
+  std::vector<double> losses(3);
+  std::vector<std::thread> threads;
+  for (std::size_t t = 0; t < gradients.size(); ++t) {
+    threads.emplace_back([&, t] {
+      Fixture f(GetParam());
+      for (int step = 0; step < 5; ++step) {
+        losses[t] = f.train().loss_sum;
+      }
+      gradients[t] = f.gradients;
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  for (std::size_t t = 0; t < gradients.size(); ++t) {
+    EXPECT_EQ(losses[t], loss);
+    EXPECT_EQ(gradients[t], alone.gradients);
+  }
+}
+
+TEST_P(AnyModel, SumsOverSamplesWhateverTheBatches) {
+  Fixture f(GetParam());
+  const BatchResult whole = f.train();
+  const auto expected = test::widen(f.gradients);
+  std::vector<float> sum(f.gradients.size());
+  BatchResult parts;
+  for (const auto& [begin, end] : {std::pair{0, 4}, std::pair{4, 5}, std::pair{5, 9}}) {
+    const BatchResult part = f.train(begin, end);
+    parts.loss_sum += part.loss_sum;
+    parts.correct += part.correct;
+    for (std::size_t i = 0; i < sum.size(); ++i) {
+      sum[i] += f.gradients[i];
+    }
+  }
+  EXPECT_LE(test::relative_error(sum, expected), 1e-5);
+  EXPECT_NEAR(parts.loss_sum, whole.loss_sum, 1e-5 * whole.loss_sum);
+  EXPECT_EQ(parts.correct, whole.correct);
+}
+
+/// Notes the calls; also plays a backend that is as mean as the seam's rules allow: a layer's
+/// weights are junk until it asks for them and again once its backward is over, and so are its
+/// gradients.
+class MeanHooks final : public LayerHooks {
+ public:
+  explicit MeanHooks(Fixture& fixture) : f_(fixture), kept_(fixture.weights) {
+    std::ranges::fill(f_.weights, kJunk);
+  }
+  void before_forward(int layer) override {
+    calls.push_back(layer);
+    copy(kept_, f_.weights, f_.layer_range(layer));
+  }
+  void after_forward(int layer) override { calls.push_back(100 + layer); }
+  void after_backward(int layer) override {
+    calls.push_back(200 + layer);
+    const Range range = f_.layer_range(layer);
+    final_gradients.resize(f_.gradients.size());
+    copy(f_.gradients, final_gradients, range);
+    std::ranges::fill(std::span(f_.weights).subspan(range.begin, range.size()), kJunk);
+    std::ranges::fill(std::span(f_.gradients).subspan(range.begin, range.size()), kJunk);
+  }
+
+  std::vector<int> calls;
+  std::vector<float> final_gradients;
+
+ private:
+  static void copy(const std::vector<float>& from, std::vector<float>& to, const Range& range) {
+    std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(range.begin), range.size(),
+                to.begin() + static_cast<std::ptrdiff_t>(range.begin));
+  }
+  Fixture& f_;
+  std::vector<float> kept_;
+};
+
+std::vector<int> expected_calls(int layers) {
+  std::vector<int> calls;
+  for (int l = 0; l < layers; ++l) {
+    calls.push_back(l);
+    calls.push_back(100 + l);
+  }
+  for (int l = layers - 1; l >= 0; --l) {
+    calls.push_back(200 + l);
+  }
+  return calls;
+}
+
+TEST_P(AnyModel, TouchesWeightsAndGradientsOnlyBetweenItsHooks) {
+  Fixture f(GetParam());
+  const double loss = f.train().loss_sum;
+  const std::vector<float> gradients = f.gradients;
+  MeanHooks hooks(f);
+  EXPECT_EQ(f.train(0, f.samples, &hooks).loss_sum, loss);
+  EXPECT_EQ(hooks.calls, expected_calls(f.model->layers()));
+  EXPECT_EQ(hooks.final_gradients, gradients);
+  EXPECT_TRUE(std::ranges::all_of(f.gradients, [](float g) { return std::isnan(g); }));
+}
+
+TEST_P(AnyModel, MakesZeroGradientsOfNoSamples) {
+  Fixture f(GetParam());
+  MeanHooks hooks(f);
+  const BatchResult result = f.train(0, 0, &hooks);
+  EXPECT_EQ(result.loss_sum, 0.0);
+  EXPECT_EQ(result.correct, 0);
+  EXPECT_EQ(hooks.calls, expected_calls(f.model->layers()));
+  EXPECT_EQ(hooks.final_gradients, std::vector<float>(f.weights.size(), 0.0F));
+  EXPECT_EQ(f.model->evaluate_batch(f.part(0, 0), f.weights).loss_sum, 0.0);
+}
+
+TEST_P(AnyModel, EvaluatesAsItTrains) {
+  Fixture f(GetParam(), {28, 28, 1}, 150);
+  const BatchResult trained = f.train();
+  const BatchResult evaluated = f.model->evaluate_batch(f.part(0, f.samples), f.weights);
+  EXPECT_NEAR(evaluated.loss_sum, trained.loss_sum, 1e-5 * trained.loss_sum);
+  EXPECT_EQ(evaluated.correct, trained.correct);
+  // Whatever has been trained before, and with however large batches.
+  Fixture fresh(GetParam(), {28, 28, 1}, 150);
+  EXPECT_EQ(fresh.model->evaluate_batch(fresh.part(0, 150), fresh.weights).loss_sum,
+            evaluated.loss_sum);
+}
+
+TEST_P(AnyModel, KeepsItsMemoryOnceItHasSeenTheLargestBatch) {
+  Fixture f(GetParam());
+  f.train();
+  f.train(0, 1);
+  static_cast<void>(f.model->evaluate_batch(f.part(0, 9), f.weights));
+  const std::size_t bytes = f.model->activation_bytes();
+  for (int step = 0; step < 3; ++step) {
+    f.train();
+    f.train(0, 1);
+    static_cast<void>(f.model->evaluate_batch(f.part(0, 9), f.weights));
+  }
+  EXPECT_EQ(f.model->activation_bytes(), bytes);
+}
+
+TEST_P(AnyModel, NeverFallsBackToReferenceCode) {
+  Fixture f(GetParam());
+  f.train();
+  f.train(0, 1);
+  f.train(0, 7);
+  const auto& model = dynamic_cast<const Sequential&>(*f.model);
+  const std::vector<std::string> names = model.implementations();
+  EXPECT_GE(names.size(), 3U);
+  for (const std::string& name : names) {
+    EXPECT_EQ(name.find("ref"), std::string::npos) << name;
+  }
+}
+
+TEST_P(AnyModel, InitialisesFromTheSeedAlone) {
+  Fixture f(GetParam());
+  std::vector<float> again(f.weights.size());
+  std::vector<float> other(f.weights.size());
+  f.model->initialise(again, 3);
+  f.model->initialise(other, 4);
+  EXPECT_EQ(again, f.weights);
+  EXPECT_NE(other, f.weights);
+  for (const Parameter& p : f.model->parameters()) {
+    const auto values = std::span(f.weights).subspan(p.range.begin, p.range.size());
+    const double inputs =
+        static_cast<double>(f.layer_range(p.layer).size()) / static_cast<double>(p.shape[0]) - 1.0;
+    const double bound = 1.0 / std::sqrt(inputs);
+    const double top =
+        static_cast<double>(std::ranges::max(values, {}, [](float v) { return std::abs(v); }));
+    EXPECT_LE(std::abs(top), bound * (1 + 1e-6)) << p.name;
+    const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+    const auto n = static_cast<double>(values.size());
+    EXPECT_LE(std::abs(sum / n), 4 * bound / std::sqrt(3 * n)) << p.name;  // four deviations
+  }
+}
+
+TEST_P(AnyModel, RefusesBatchesThatDoNotFit) {
+  Fixture f(GetParam());
+  f.y[4] = 10;
+  EXPECT_THROW(f.train(), Error);
+  EXPECT_NO_THROW(f.train(0, 4));
+  f.y[4] = -1;
+  EXPECT_THROW(f.train(), Error);
+  f.y[4] = 0;
+  const Batch batch = f.part(0, 9);
+  EXPECT_THROW(f.model->train_batch({batch.inputs.first(9), batch.labels, 9}, f.weights,
+                                    f.gradients, nullptr),
+               Error);
+  EXPECT_THROW(f.model->train_batch(batch, std::span(f.weights).subspan(1), f.gradients, nullptr),
+               Error);
+  EXPECT_THROW(f.model->train_batch(batch, f.weights, std::span(f.gradients).subspan(1), nullptr),
+               Error);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, AnyModel, testing::ValuesIn([] {
+                           std::vector<const char*> names;
+                           for (const std::string& name : model_names()) {
+                             names.push_back(name.c_str());
+                           }
+                           return names;
+                         }()),
+                         [](const auto& tested) { return std::string(tested.param); });
+
+TEST(Model, CountsFlops) {
+  const auto cnn = make_model("cnn", {28, 28, 1}, 10, 1);
+  ASSERT_EQ(cnn->layers(), 5);
+  EXPECT_DOUBLE_EQ(cnn->layer_flops(0), 2.0 * 26 * 26 * 32 * 9);
+  EXPECT_DOUBLE_EQ(cnn->layer_flops(1), 2.0 * 24 * 24 * 64 * 32 * 9);
+  EXPECT_DOUBLE_EQ(cnn->layer_flops(3), 2.0 * 9216 * 128);
+  EXPECT_DOUBLE_EQ(cnn->layer_flops(4), 2.0 * 128 * 10);
+  const auto mlp = make_model("mlp", {28, 28, 1}, 10, 1);
+  EXPECT_DOUBLE_EQ(mlp->layer_flops(0), 2.0 * 784 * 512);
+  EXPECT_EQ(cnn->parameter_elements(), 1199882U);  // PyTorch's MNIST example
+  EXPECT_EQ(mlp->parameter_elements(), 669706U);
+}
+
+TEST(Model, RefusesUnknownNamesAndSmallInputs) {
+  EXPECT_THROW(static_cast<void>(make_model("resnet", {28, 28, 1}, 10, 1)), ConfigError);
+  EXPECT_THROW(static_cast<void>(make_model("cnn", {5, 28, 1}, 10, 1)), ConfigError);
+  EXPECT_THROW(static_cast<void>(make_model("cnn", {4, 4, 1}, 10, 1)), ConfigError);
+  EXPECT_THROW(static_cast<void>(make_model("mlp", {28, 28, 1}, 0, 1)), ConfigError);
+  EXPECT_THROW(static_cast<void>(make_model("mlp", {28, 28, 1}, 10, 0)), ConfigError);
+  EXPECT_NO_THROW(static_cast<void>(make_model("cnn", {6, 7, 3}, 10, 1)));
+}
+
+TEST(Model, TwoThreadsComputeWhatOneDoes) {
+  Fixture one("cnn");
+  one.train();
+  Fixture two("cnn");
+  two.model = make_model("cnn", {28, 28, 1}, 10, 2);
+  two.train();
+  EXPECT_LE(test::relative_error(two.gradients, test::widen(one.gradients)), 1e-5);
+}
+
+}  // namespace
+}  // namespace paceline

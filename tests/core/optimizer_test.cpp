@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every owner of weights relies on: element-wise bits, in place or not, cut anywhere, and
+// state that survives a checkpoint.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "common/base/error.h"
+#include "common/core/lr_schedule.h"
+#include "common/core/optimizer.h"
+#include "tests/core/inputs.h"
+
+namespace paceline {
+namespace {
+
+class MemoryCheckpoint final : public StateWriter, public StateReader {
+ public:
+  void put(std::string_view name, std::span<const float> values) override {
+    arrays_.emplace(name, std::vector<float>(values.begin(), values.end()));
+  }
+  void put(std::string_view name, std::int64_t value) override { integers_.emplace(name, value); }
+  void get(std::string_view name, std::span<float> values) override {
+    std::ranges::copy(arrays_.at(std::string(name)), values.begin());
+  }
+  std::int64_t get(std::string_view name) override { return integers_.at(std::string(name)); }
+  void clear() {
+    arrays_.clear();
+    integers_.clear();
+  }
+  [[nodiscard]] std::size_t arrays() const { return arrays_.size(); }
+
+ private:
+  std::map<std::string, std::vector<float>> arrays_;
+  std::map<std::string, std::int64_t> integers_;
+};
+
+class OptimizerBits : public testing::TestWithParam<OptimizerSpec> {};
+
+constexpr std::size_t kElements = 1003;
+constexpr int kSteps = 4;
+
+UpdateInfo info_of(int step) {
+  return {step, 0.05F, 1.0F / 7.0F};
+}
+
+std::vector<float> run_whole(const OptimizerSpec& spec) {
+  Optimizer optimizer(spec, kElements);
+  std::vector<float> weights = test::values(1, kElements);
+  for (int step = 0; step < kSteps; ++step) {
+    const auto gradient = test::values(10 + static_cast<std::uint64_t>(step), kElements);
+    optimizer.apply(0, weights, weights, gradient, info_of(step));
+  }
+  return weights;
+}
+
+TEST_P(OptimizerBits, DoNotDependOnWhereARangeIsCut) {
+  const std::vector<float> whole = run_whole(GetParam());
+  for (const std::size_t piece : {std::size_t{1}, std::size_t{7}, std::size_t{64}, kElements / 2}) {
+    Optimizer optimizer(GetParam(), kElements);
+    std::vector<float> weights = test::values(1, kElements);
+    for (int step = 0; step < kSteps; ++step) {
+      const auto gradient = test::values(10 + static_cast<std::uint64_t>(step), kElements);
+      for (std::size_t begin = 0; begin < kElements; begin += piece) {
+        const std::size_t n = std::min(piece, kElements - begin);
+        const std::span part = std::span(weights).subspan(begin, n);
+        optimizer.apply(begin, part, part, std::span(gradient).subspan(begin, n), info_of(step));
+      }
+    }
+    EXPECT_EQ(weights, whole) << "pieces of " << piece;
+  }
+}
+
+TEST_P(OptimizerBits, AreTheSameOutOfPlace) {
+  Optimizer optimizer(GetParam(), kElements);
+  std::vector<float> weights = test::values(1, kElements);
+  std::vector<float> next(kElements);
+  for (int step = 0; step < kSteps; ++step) {
+    const std::vector<float> before = weights;
+    const auto gradient = test::values(10 + static_cast<std::uint64_t>(step), kElements);
+    optimizer.apply(0, weights, next, gradient, info_of(step));
+    EXPECT_EQ(weights, before);
+    weights.swap(next);
+  }
+  EXPECT_EQ(weights, run_whole(GetParam()));
+}
+
+TEST_P(OptimizerBits, SurviveACheckpoint) {
+  std::vector<float> weights = test::values(1, kElements);
+  MemoryCheckpoint checkpoint;
+  for (int step = 0; step < kSteps; ++step) {
+    Optimizer optimizer(GetParam(), kElements);  // a new process each step
+    if (step > 0) {
+      optimizer.load(checkpoint);
+    }
+    const auto gradient = test::values(10 + static_cast<std::uint64_t>(step), kElements);
+    optimizer.apply(0, weights, weights, gradient, info_of(step));
+    checkpoint.clear();
+    optimizer.save(checkpoint);
+    EXPECT_EQ(optimizer.state_bytes(), checkpoint.arrays() * kElements * sizeof(float));
+  }
+  EXPECT_EQ(weights, run_whole(GetParam()));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, OptimizerBits,
+    testing::Values(OptimizerSpec{}, OptimizerSpec{.momentum = 0.9F, .weight_decay = 1e-3F},
+                    OptimizerSpec{.nesterov = true, .momentum = 0.9F, .weight_decay = 1e-3F},
+                    OptimizerSpec{.kind = OptimizerKind::adam, .weight_decay = 1e-3F}));
+
+TEST(Optimizer, HoldsOnlyTheStateItNeeds) {
+  EXPECT_EQ(Optimizer({}, 100).state_bytes(), 0U);
+  EXPECT_EQ(Optimizer({.momentum = 0.9F}, 100).state_bytes(), 400U);
+  EXPECT_EQ(Optimizer({.kind = OptimizerKind::adam}, 100).state_bytes(), 800U);
+}
+
+TEST(Optimizer, RefusesARangeThatDoesNotFit) {
+  Optimizer optimizer({.momentum = 0.9F}, 10);
+  std::vector<float> weights(10);
+  const std::vector<float> gradient(10);
+  EXPECT_THROW(optimizer.apply(1, weights, weights, gradient, {}), Error);
+  EXPECT_THROW(optimizer.apply(11, {}, {}, {}, {}), Error);
+  EXPECT_THROW(optimizer.apply(0, weights, weights, std::span(gradient).first(9), {}), Error);
+  EXPECT_NO_THROW(optimizer.apply(10, {}, {}, {}, {}));
+}
+
+TEST(LrSchedule, WarmsUpLinearly) {
+  LrSchedule schedule{.base = 0.4, .warmup_steps = 4};
+  for (int t = 0; t < 4; ++t) {
+    EXPECT_DOUBLE_EQ(schedule.at(t), 0.1 * (t + 1));
+  }
+  EXPECT_DOUBLE_EQ(schedule.at(4), 0.4);
+  EXPECT_DOUBLE_EQ(schedule.at(1000000), 0.4);
+}
+
+TEST(LrSchedule, StepsDownFromTheEndOfWarmUp) {
+  const LrSchedule schedule{
+      .kind = ScheduleKind::step, .base = 1.0, .warmup_steps = 5, .step_every = 10, .gamma = 0.5};
+  EXPECT_DOUBLE_EQ(schedule.at(4), 1.0);
+  EXPECT_DOUBLE_EQ(schedule.at(14), 1.0);
+  EXPECT_DOUBLE_EQ(schedule.at(15), 0.5);
+  EXPECT_DOUBLE_EQ(schedule.at(24), 0.5);
+  EXPECT_DOUBLE_EQ(schedule.at(25), 0.25);
+}
+
+TEST(LrSchedule, CosineGoesFromBaseToMinimum) {
+  const LrSchedule schedule{.kind = ScheduleKind::cosine,
+                            .base = 1.0,
+                            .total_steps = 111,
+                            .warmup_steps = 10,
+                            .minimum = 0.2};
+  EXPECT_DOUBLE_EQ(schedule.at(9), 1.0);
+  EXPECT_DOUBLE_EQ(schedule.at(10), 1.0);
+  EXPECT_NEAR(schedule.at(60), 0.6, 1e-12);
+  EXPECT_NEAR(schedule.at(110), 0.2, 1e-12);
+  EXPECT_NEAR(schedule.at(5000), 0.2, 1e-12);
+  for (int t = 11; t <= 110; ++t) {
+    EXPECT_LT(schedule.at(t), schedule.at(t - 1));
+  }
+  const LrSchedule one{.kind = ScheduleKind::cosine, .base = 0.3, .total_steps = 1};
+  EXPECT_DOUBLE_EQ(one.at(0), 0.3);
+}
+
+}  // namespace
+}  // namespace paceline

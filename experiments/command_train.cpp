@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,15 +24,19 @@ Examples:
   paceline train --sync=ps --world=4 ps.servers=2 link.inter=1gbit,50us topology.ranks_per_node=1
   paceline train --config my.toml optimizer.lr=0.1 --print-config
 
+  mpirun -n 4 paceline train --sync=ring          under Open MPI, Slurm, torchrun or PMI as well
+  paceline train --rank=0 --world=2 --hub=10.0.0.1:29510 comm.host=10.0.0.1      by hand
+
 Any configuration key can follow as key=value; `paceline keys` lists them.)";
 
 struct TrainFlags {
   std::string file;
   std::string sync;
-  int world = -1;
+  std::string world;
   bool print_config = false;
   bool quiet = false;
   std::vector<std::string> overrides;
+  LaunchFlags launch;
 };
 
 Config resolve(const TrainFlags& flags) {
@@ -40,14 +45,21 @@ Config resolve(const TrainFlags& flags) {
   if (!flags.sync.empty()) {
     config.sync = flags.sync;
   }
-  if (flags.world != -1) {
-    apply_override(config, fmt::format("world={}", flags.world));
+  if (!flags.world.empty()) {
+    apply_override(config, "world=" + flags.world);
   }
   return config;
 }
 
-int run(const TrainFlags& flags) {
+int run(TrainFlags flags) {
+  if (flags.launch.rank) {
+    flags.launch.world = flags.world;
+  }
   const Config config = resolve(flags);
+  const LaunchEnvironment launched = detect_launch(current_environment(), flags.launch);
+  if (launched.source != LaunchSource::none && !flags.print_config) {
+    return run_launched(config, launched, {!flags.quiet});
+  }
   validate_run(config);
   if (flags.print_config) {
     fmt::print("{}", to_toml(config));
@@ -70,6 +82,15 @@ void add_train_command(CLI::App& program, Action& action) {
   command->add_option("--sync", flags->sync,
                       "Backend; changes how gradients are synchronised only");
   command->add_option("--world", flags->world, "Number of workers");
+  const auto launch_option = [&](const char* name, std::optional<std::string>& value,
+                                 const char* help) {
+    command->add_option_function<std::string>(
+        name, [&value](const std::string& text) { value = text; }, help);
+  };
+  launch_option("--rank", flags->launch.rank,
+                "This process is that rank; start the others yourself");
+  launch_option("--local-rank", flags->launch.local_rank, "Its number on this machine");
+  launch_option("--hub", flags->launch.hub, "HOST:PORT where rank 0 listens for the others");
   command->add_flag("--print-config", flags->print_config,
                     "Show the resolved configuration, do not run");
   command->add_flag("--quiet", flags->quiet, "No progress, no table");

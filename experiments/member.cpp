@@ -53,8 +53,8 @@ void run_threads(const Config& config, const Backend& backend, const Topology& t
 }
 
 void run_in_job(const Config& config, const Backend& backend, const Topology& topology,
-                const MemberOptions& options, FaultInjector& faults, JobMember& job,
-                AbortToken& abort) {
+                MemberOptions options, FaultInjector& faults, JobMember& job, AbortToken& abort) {
+  options.run_directory = job.everyone().broadcast(0, options.run_directory.string());
   if (options.member >= worker_processes(config)) {
     const auto fabric = join_fabric(config, topology, job.everyone());
     backend.serve(
@@ -74,6 +74,15 @@ void run_in_job(const Config& config, const Backend& backend, const Topology& to
 
 }  // namespace
 
+JobSpec job_spec(const Config& config) {
+  JobSpec spec;
+  spec.world = worker_processes(config);
+  spec.servers = server_processes(config, find_backend(config.sync));
+  spec.config_digest = sha256_hex(canonical_text(config));
+  spec.timeout = config.comm.timeout;
+  return spec;
+}
+
 int worker_processes(const Config& config) {
   return workers_are_threads(config, find_backend(config.sync)) ? 1 : config.world;
 }
@@ -86,12 +95,8 @@ int run_member(const Config& config, const MemberOptions& options) {
   const SignalWatcher signals(abort);
   FaultInjector faults(config.fault.kill, config.fault.stop, options.member);
   faults.at("start", 0);
-  JobSpec spec;
-  spec.world = worker_processes(config);
-  spec.servers = server_processes(config, backend);
+  JobSpec spec = job_spec(config);
   spec.nonce = options.nonce;
-  spec.config_digest = sha256_hex(canonical_text(config));
-  spec.timeout = config.comm.timeout;
   JobMember job(spec, options.member, options.hub_host, options.hub_port, abort);
   try {
     faults.at("rendezvous", 0);

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <string>
 
+#include "common/comm/job.h"
 #include "common/config/config.h"
 
 namespace paceline {
@@ -15,9 +16,12 @@ struct MemberOptions {
   std::string hub_host = "127.0.0.1";
   std::uint16_t hub_port = 0;
   std::uint64_t nonce = 0;
-  std::filesystem::path run_directory;
+  std::filesystem::path run_directory;  ///< member 0's holds for all
   bool show_progress = true;
 };
+
+/// What the hub and every member of the run must agree on (nonce left 0).
+[[nodiscard]] JobSpec job_spec(const Config& config);
 
 /// Processes of the job that are workers: config.world, or 1 when the workers are threads.
 [[nodiscard]] int worker_processes(const Config& config);

@@ -23,10 +23,7 @@ constexpr std::size_t kMostSummaryBytes = std::size_t{4} << 20;
 LaunchPlan make_plan(const Config& config, const std::filesystem::path& directory,
                      const TrainOptions& options) {
   LaunchPlan plan;
-  plan.spec.world = worker_processes(config);
-  plan.spec.servers = server_processes(config, find_backend(config.sync));
-  plan.spec.config_digest = sha256_hex(canonical_text(config));
-  plan.spec.timeout = config.comm.timeout;
+  plan.spec = job_spec(config);
   plan.host = config.comm.host;
   plan.command = [directory, options, &config](const MemberAddress& address) {
     ProcessOptions process;
@@ -51,6 +48,33 @@ LaunchPlan make_plan(const Config& config, const std::filesystem::path& director
     return process;
   };
   return plan;
+}
+
+/// Takes over what rank 0 measured and writes DONE.
+FinishedRun complete(const RunDirectory& directory, const Config& config) {
+  const std::filesystem::path partial = directory.path() / kWorkerSummaryFile;
+  FinishedRun run{directory.path(),
+                  summary_from_json(read_text_file(partial, kMostSummaryBytes), partial.string())};
+  std::filesystem::remove(partial);
+  directory.finish(run.summary, config.world);
+  return run;
+}
+
+void validate_launched(const Config& config, const LaunchEnvironment& launched) {
+  validate_run(config);
+  const Backend backend = find_backend(config.sync);
+  if (server_processes(config, backend) > 0) {
+    throw ConfigError(fmt::format(
+        "ps.placement = {}: started by {}, there is nobody to start server processes; allowed: "
+        "colocated",
+        config.ps.placement, name_of(launched.source)));
+  }
+  if (workers_are_threads(config, backend) && launched.world > 1) {
+    throw ConfigError(
+        fmt::format("sync = {}: its workers are threads of one process, but {} started "
+                    "{} processes; start one, with --world",
+                    config.sync, name_of(launched.source), launched.world));
+  }
 }
 
 [[noreturn]] void throw_failure(const JobResult& result) {
@@ -78,12 +102,38 @@ FinishedRun run_training(const Config& config, const TrainOptions& options) {
   if (result.exit_status != 0) {
     throw_failure(result);
   }
-  const std::filesystem::path partial = directory.path() / kWorkerSummaryFile;
-  FinishedRun run{directory.path(),
-                  summary_from_json(read_text_file(partial, kMostSummaryBytes), partial.string())};
-  std::filesystem::remove(partial);
-  directory.finish(run.summary, config.world);
-  return run;
+  return complete(directory, config);
+}
+
+int run_launched(Config config, const LaunchEnvironment& launched, const TrainOptions& options) {
+  config.world = launched.world;
+  validate_launched(config, launched);
+  static_cast<void>(load_datasets(config));
+  MemberOptions member;
+  member.member = launched.rank;
+  member.hub_host = launched.hub_host;
+  member.hub_port = launched.hub_port;
+  member.nonce = launched.nonce;
+  member.show_progress = options.show_progress;
+  if (launched.rank != 0) {
+    return run_member(config, member);
+  }
+  if (options.show_progress) {
+    fmt::print(stderr, "rank 0 of {} (world size from {})\n", launched.world,
+               name_of(launched.source));
+  }
+  const RunDirectory directory = RunDirectory::create(config, read_environment(library_versions()));
+  member.run_directory = directory.path();
+  JobSpec spec = job_spec(config);
+  spec.nonce = launched.nonce;
+  JobHub hub(spec, launched.hub_host, launched.hub_port);
+  const int status = run_member(config, member);
+  if (status != 0) {
+    fmt::print(stderr, "paceline: {}\n", hub.failure());
+    return status;
+  }
+  static_cast<void>(complete(directory, config));
+  return 0;
 }
 
 }  // namespace paceline

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 #include "common/base/error.h"
@@ -143,7 +144,12 @@ void print_header(const PushPullOptions& options) {
       "# paceline bench pushpull: {} worker(s), {} server(s), {} key(s) in flight, "
       "transport {}, median of {} or more\n",
       options.workers, options.servers, options.keys, options.transport, options.iters);
-  fmt::print("# {}\n", kPushPullLegend);
+  std::string legend = kPushPullLegend;
+  for (std::size_t at = legend.find('\n'); at != std::string::npos;
+       at = legend.find('\n', at + 3)) {
+    legend.insert(at + 1, "# ");
+  }
+  fmt::print("# {}\n", legend);
   fmt::print("#{:>12} {:>12} {:>6} {:>11} {:>9} {:>9} {:>7}\n", "size", "count", "keys", "time",
              "goodput", "one-way", "#wrong");
   fmt::print("#{:>12} {:>12} {:>6} {:>11} {:>9} {:>9} {:>7}\n", "(B)", "(elements)", "", "(us)",

@@ -4,10 +4,7 @@
 namespace paceline {
 
 WeightStore::WeightStore(std::size_t elements) : elements_(elements) {
-  for (int i = 0; i < 2; ++i) {
-    blocks_.push_back(std::make_shared<Block>());
-    blocks_.back()->memory = Buffer(elements * sizeof(float));
-  }
+  static_cast<void>(add_block());
 }
 
 WeightStore::~WeightStore() = default;
@@ -18,15 +15,20 @@ std::span<const float> WeightStore::current() const noexcept {
 
 std::span<float> WeightStore::next() {
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    const std::size_t candidate = (current_ + i) % blocks_.size();
     // Acquire: what the last reader did with the block comes before what is written to it.
-    if (i != current_ && blocks_[i]->readers.load(std::memory_order_acquire) == 0) {
-      next_ = i;
-      return blocks_[i]->memory.as<float>().first(elements_);
+    if (blocks_[candidate]->readers.load(std::memory_order_acquire) == 0) {
+      next_ = candidate;
+      return blocks_[candidate]->memory.as<float>().first(elements_);
     }
   }
+  next_ = blocks_.size();
+  return add_block();
+}
+
+std::span<float> WeightStore::add_block() {
   blocks_.push_back(std::make_shared<Block>());
   blocks_.back()->memory = Buffer(elements_ * sizeof(float));
-  next_ = blocks_.size() - 1;
   return blocks_.back()->memory.as<float>().first(elements_);
 }
 

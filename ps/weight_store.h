@@ -26,7 +26,9 @@ class WeightStore {
 
   /// The newest published weights.
   [[nodiscard]] std::span<const float> current() const noexcept;
-  /// Memory for the next version: not read by anyone, contents unspecified.
+  /// Memory for the next version, which nobody else reads: that of current() itself where no
+  /// payload of it is left (half the memory and cache for the usual case), else other memory of
+  /// unspecified contents.
   [[nodiscard]] std::span<float> next();
   /// Makes what next() returned the current version.
   void publish() noexcept { current_ = next_; }
@@ -39,6 +41,8 @@ class WeightStore {
     Buffer memory;
     std::atomic<int> readers{0};
   };
+
+  [[nodiscard]] std::span<float> add_block();
 
   std::size_t elements_;
   std::vector<std::shared_ptr<Block>> blocks_;

@@ -56,7 +56,7 @@ std::int64_t meminfo(std::string_view name) {
 /// A control file of this process's cgroup or the nearest parent that has it.
 std::string cgroup_file(const fs::path& mount, const std::string& group, const char* file) {
   for (fs::path path = mount / fs::path(group).relative_path();; path = path.parent_path()) {
-    if (const std::string text = first_line(path / file); !text.empty()) return text;
+    if (std::string text = first_line(path / file); !text.empty()) return text;
     if (path == mount || !path.has_relative_path()) return {};
   }
 }
@@ -152,7 +152,7 @@ std::string ask_cuda_driver(Machine& machine) {
 }
 
 std::string driver_version() {
-  const std::string line = first_line("/proc/driver/nvidia/version");
+  std::string line = first_line("/proc/driver/nvidia/version");
   const std::size_t at = line.find("Module  ");
   if (at == std::string::npos) return line;
   const std::string rest = line.substr(at + 8);

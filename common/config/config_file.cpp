@@ -17,6 +17,7 @@
 
 #include "common/base/error.h"
 #include "common/config/schema.h"
+#include "common/config/toml_guard.h"
 #include "common/config/value_text.h"
 
 namespace paceline {
@@ -32,6 +33,16 @@ toml::table parse_toml(std::string_view text, std::string_view source) {
   if (text.size() > kMostFileBytes) {
     throw ConfigError(fmt::format("{}: {} bytes; a configuration has at most {}", source,
                                   text.size(), kMostFileBytes));
+  }
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  if (const auto bad = find_unsafe_byte(text)) {
+    const std::string_view before = text.substr(0, *bad);
+    const std::size_t line_start = before.rfind('\n') + 1;  // npos + 1 is 0
+    throw ConfigError(fmt::format(
+        "{}:{}:{}: characters outside ASCII, in UTF-8, may stand in comments and in strings of one "
+        "line only",
+        source, std::ranges::count(before, '\n') + 1, before.size() - line_start + 1));
   }
   try {
     return toml::parse(text);

@@ -20,8 +20,8 @@ struct Unit {
 constexpr std::array<Unit, 8> kSizeUnits{{{"B", 1},
                                           {"kB", 1000},
                                           {"KB", 1000},
-                                          {"MB", 1000 * 1000},
-                                          {"GB", 1000 * 1000 * 1000},
+                                          {"MB", 1'000'000},
+                                          {"GB", 1'000'000'000},
                                           {"KiB", 1 << 10},
                                           {"MiB", 1 << 20},
                                           {"GiB", 1 << 30}}};
@@ -147,28 +147,34 @@ std::string toml_quoted(std::string_view text) {
   return out + '"';
 }
 
+std::size_t utf8_length(std::string_view text) noexcept {
+  if (text.empty()) return 0;
+  const auto lead = static_cast<unsigned char>(text[0]);
+  const std::size_t length = lead < 0x80             ? 1
+                             : (lead & 0xe0) == 0xc0 ? 2
+                             : (lead & 0xf0) == 0xe0 ? 3
+                             : (lead & 0xf8) == 0xf0 ? 4
+                                                     : 0;
+  if (length == 0 || length > text.size()) return 0;
+  std::uint32_t code = length == 1 ? lead : lead & (0x7fU >> length);
+  for (std::size_t k = 1; k < length; ++k) {
+    const auto next = static_cast<unsigned char>(text[k]);
+    if ((next & 0xc0) != 0x80) return 0;
+    code = (code << 6) | (next & 0x3fU);
+  }
+  constexpr std::array<std::uint32_t, 5> kSmallest{0, 0, 0x80, 0x800, 0x10000};
+  const bool surrogate = code >= 0xd800 && code <= 0xdfff;
+  return code < kSmallest[length] || code > 0x10ffff || surrogate ? 0 : length;
+}
+
 bool printable_utf8(std::string_view text) noexcept {
-  std::size_t i = 0;
-  while (i < text.size()) {
-    const auto lead = static_cast<unsigned char>(text[i]);
-    if (lead < 0x20 || lead == 0x7f) return false;
-    const std::size_t length = lead < 0x80             ? 1
-                               : (lead & 0xe0) == 0xc0 ? 2
-                               : (lead & 0xf0) == 0xe0 ? 3
-                               : (lead & 0xf8) == 0xf0 ? 4
-                                                       : 0;
-    if (length == 0 || i + length > text.size()) return false;
-    std::uint32_t code = length == 1 ? lead : lead & (0x7fU >> length);
-    for (std::size_t k = 1; k < length; ++k) {
-      const auto next = static_cast<unsigned char>(text[i + k]);
-      if ((next & 0xc0) != 0x80) return false;
-      code = (code << 6) | (next & 0x3fU);
-    }
-    constexpr std::array<std::uint32_t, 5> kSmallest{0, 0, 0x80, 0x800, 0x10000};
-    const bool surrogate = code >= 0xd800 && code <= 0xdfff;
-    const bool c1_control = code >= 0x80 && code < 0xa0;
-    if (code < kSmallest[length] || code > 0x10ffff || surrogate || c1_control) return false;
-    i += length;
+  while (!text.empty()) {
+    const auto lead = static_cast<unsigned char>(text[0]);
+    const std::size_t length = utf8_length(text);
+    const bool c1_control =
+        lead == 0xc2 && length == 2 && static_cast<unsigned char>(text[1]) < 0xa0;
+    if (length == 0 || lead < 0x20 || lead == 0x7f || c1_control) return false;
+    text.remove_prefix(length);
   }
   return true;
 }

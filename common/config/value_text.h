@@ -3,6 +3,7 @@
 // locale; every format_* is read back exactly by its parse_*.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -34,6 +35,9 @@ namespace paceline {
 
 /// A TOML basic string, quotes included.
 [[nodiscard]] std::string toml_quoted(std::string_view text);
+
+/// Bytes of the valid UTF-8 character that `text` begins with; 0 if there is none.
+[[nodiscard]] std::size_t utf8_length(std::string_view text) noexcept;
 
 /// True for UTF-8 without control characters: what a text value may hold.
 [[nodiscard]] bool printable_utf8(std::string_view text) noexcept;

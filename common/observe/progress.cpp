@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
@@ -18,7 +19,7 @@ namespace {
 constexpr double kTerminalEvery = 0.1;
 
 std::string clock_text(double seconds) {
-  const auto whole = static_cast<std::int64_t>(std::clamp(seconds, 0.0, 3.6e7) + 0.5);
+  const auto whole = static_cast<std::int64_t>(std::lround(std::clamp(seconds, 0.0, 3.6e7)));
   const std::int64_t hours = whole / 3600;
   if (hours > 0) return fmt::format("{}:{:02}:{:02}", hours, whole / 60 % 60, whole % 60);
   return fmt::format("{}:{:02}", whole / 60, whole % 60);

@@ -19,7 +19,7 @@
 namespace paceline {
 namespace {
 
-constexpr std::size_t kBufferBytes = 64 * 1024;
+constexpr std::size_t kBufferBytes = std::size_t{64} << 10;
 constexpr std::string_view kLineStart = "{\"step\":";
 
 std::filesystem::path part_path(const std::filesystem::path& folder, int rank) {
@@ -125,6 +125,7 @@ void StepLog::flush() {
 
 void merge_step_logs(const std::filesystem::path& folder, int world) {
   std::vector<std::unique_ptr<PartReader>> parts;
+  parts.reserve(static_cast<std::size_t>(world));
   for (int rank = 0; rank < world; ++rank) {
     parts.push_back(std::make_unique<PartReader>(part_path(folder, rank)));
   }

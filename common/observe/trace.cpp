@@ -17,7 +17,7 @@ namespace paceline {
 namespace {
 
 constexpr std::size_t kMostNames = 4096;
-constexpr int kRowsPerLane = 16;  ///< spans that overlap get a row each
+constexpr std::ptrdiff_t kRowsPerLane = 16;  ///< spans that overlap get a row each
 constexpr std::array<std::string_view, 3> kLaneNames{"compute", "communication", "wait"};
 
 std::filesystem::path part_path(const std::filesystem::path& folder, int rank) {
@@ -80,12 +80,12 @@ void Trace::append_lane(std::string& out, Lane lane) const {
   for (const Span* span : ordered) {
     auto row =
         std::ranges::find_if(row_ends, [&](std::int64_t end) { return end <= span->begin_ns; });
-    if (row == row_ends.end() && row_ends.size() < kRowsPerLane) {
+    if (row == row_ends.end() && std::ssize(row_ends) < kRowsPerLane) {
       row = row_ends.insert(row_ends.end(), 0);
     }
     if (row == row_ends.end()) --row;
     *row = std::max(*row, span->begin_ns + span->duration_ns);
-    const auto thread = static_cast<int>(lane) * kRowsPerLane + (row - row_ends.begin());
+    const auto thread = static_cast<std::ptrdiff_t>(lane) * kRowsPerLane + (row - row_ends.begin());
     fmt::format_to(std::back_inserter(out),
                    R"({{"ph":"X","pid":{},"tid":{},"name":{},"cat":"{}","ts":{},"dur":{}}})"
                    "\n",
@@ -94,7 +94,8 @@ void Trace::append_lane(std::string& out, Lane lane) const {
                    microseconds(span->duration_ns));
   }
   for (std::size_t row = 0; row < row_ends.size(); ++row) {
-    const int thread = static_cast<int>(lane) * kRowsPerLane + static_cast<int>(row);
+    const auto thread =
+        static_cast<std::ptrdiff_t>(lane) * kRowsPerLane + static_cast<std::ptrdiff_t>(row);
     const std::string_view name = kLaneNames[static_cast<std::size_t>(lane)];
     fmt::format_to(
         std::back_inserter(out),

@@ -216,6 +216,22 @@ TEST(Parse, SyntaxErrorsGiveLineAndColumn) {
   EXPECT_TRUE(has(parse_message(deep), "a.toml:1:"));
 }
 
+TEST(Parse, CharactersOutsideAscii) {
+  EXPECT_EQ(
+      parse_config(
+          "\xef\xbb\xbf# gr\xc3\xbc\xc3\x9f\nrun.name = \"\xc3\x8f \\\"\xc3\x8f\" # \xe2\x82\xac\n"
+          "data.path = '\xc3\x8f'",
+          "a")
+          .run.name,
+      "\xc3\x8f \"\xc3\x8f");
+  for (const char* text : {"sync \xc3\x8f", "\xcc\xaa", "x = 1\n s = \"\"\"\\\n\xc2\xa7\"\"\"\n",
+                           "# \xff", "run.name = \"\xc3\"", "'''\xc3\x8f'''", "x=\"a\n\xc3\x8f\"",
+                           "x = ''''''\xc3\x8f", "\"\\\xc3\x8f\"\xc3\x8f"}) {
+    EXPECT_TRUE(has(parse_message(text), "outside ASCII")) << text << ": " << parse_message(text);
+  }
+  EXPECT_EQ(parse_message("seed = 1\nx \xc3\x8f").substr(0, 11), "a.toml:2:3:");
+}
+
 TEST(Parse, FilesThatCannotBeRead) {
   const auto message = message_of([] { (void)load_config("/nonexistent/x.toml"); });
   EXPECT_TRUE(has(message, "/nonexistent/x.toml")) << message;

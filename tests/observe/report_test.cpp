@@ -254,8 +254,8 @@ TEST(Progress, PlainLinesNowAndThenAndQuietNone) {
     Progress quiet("ring", 1000, options_of(ProgressStyle::quiet, none, clock));
     for (int second = 1; second <= 25; ++second) {
       clock.advance(1.0);
-      progress.update(second * 10);
-      quiet.update(second * 10);
+      progress.update(std::int64_t{second} * 10);
+      quiet.update(std::int64_t{second} * 10);
     }
     quiet.finish("ring done");
     progress.finish("ring done");

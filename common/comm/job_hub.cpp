@@ -130,7 +130,7 @@ class JobHub::Impl final : public JobConnection::Listener {
       if (error) {  // no descriptors left, say: pause, or this would spin
         accept_timer_.expires_after(kAcceptRetry);
         accept_timer_.async_wait([this](error_code cancelled) {
-          if (!cancelled) {
+          if (!cancelled && !stopping_) {
             accept();
           }
         });
@@ -356,7 +356,7 @@ class JobHub::Impl final : public JobConnection::Listener {
   void schedule_tick() {
     timer_.expires_after(ticker_.interval());
     timer_.async_wait([this](error_code cancelled) {
-      if (!cancelled) {
+      if (!cancelled && !stopping_) {  // a timer that has fired cannot be cancelled any more
         tick(ticker_.elapsed());
         schedule_tick();
       }

@@ -394,6 +394,17 @@ TEST(Job, AMembersOwnTokenEndsItsWaits) {
   EXPECT_EQ(outcomes[1], "error: rank 0 failed: interrupted by SIGINT");
 }
 
+// A timer that fires while its hub or member is being destroyed must not keep it alive.
+TEST(Job, ManyShortJobsEnd) {
+  const JobSpec spec = job_spec(2, 0, 100ms);  // a tick every 2.5 ms
+  for (int job = 0; job < 200; ++job) {
+    const JobHub hub(spec, kHost, 0);
+    static_cast<void>(run_members(spec, kHost, hub.port(), [job](JobMember&, int, AbortToken&) {
+      std::this_thread::sleep_for(std::chrono::microseconds(job * 50));
+    }));
+  }
+}
+
 TEST(Job, NamesMembers) {
   EXPECT_EQ(member_name(0, 2), "rank 0");
   EXPECT_EQ(member_name(1, 2), "rank 1");

@@ -50,6 +50,11 @@ class HogwildSynchronizer final : public Synchronizer {
 
   [[nodiscard]] Traits traits() const noexcept override { return kTraits; }
 
+  /// The weights are shared by all workers and counted for each.
+  [[nodiscard]] MemoryUse memory() const noexcept override {
+    return {model_->memory.size(), gradients_.size(), optimizer_->state_bytes(), 0};
+  }
+
   ReplicaView bind(const BucketPlan& plan, Device& /*device*/, const OptimizerSpec& optimizer,
                    std::span<const float> init) override {
     plan_ = plan;

@@ -138,22 +138,12 @@ std::string agreed_digest(const WorkerContext& context, std::span<const float> w
   return mine;
 }
 
-std::int64_t optimizer_bytes(const OptimizerConfig& config, std::size_t elements) {
-  const std::size_t states = config.name == "adam" ? 2 : config.momentum > 0.0 ? 1 : 0;
-  return static_cast<std::int64_t>(states * elements * sizeof(float));
-}
-
-MemorySummary counted_memory(const WorkerContext& context, const Backend& backend,
-                             const Model& model) {
-  const std::size_t elements = model.parameter_elements();
-  MemorySummary memory;
-  memory.weights = static_cast<std::int64_t>(elements * sizeof(float));
-  memory.gradients = memory.weights;
-  memory.optimizer = backend.traits.updates_at == UpdatePlace::server
-                         ? 0
-                         : optimizer_bytes(context.config.optimizer, elements);
-  memory.activations = static_cast<std::int64_t>(model.activation_bytes());
-  return memory;
+MemorySummary counted_memory(const Synchronizer& synchronizer, const Model& model) {
+  const MemoryUse use = synchronizer.memory();
+  return {static_cast<std::int64_t>(use.weights), static_cast<std::int64_t>(use.gradients),
+          static_cast<std::int64_t>(use.optimizer),
+          static_cast<std::int64_t>(model.activation_bytes()),
+          static_cast<std::int64_t>(use.staging)};
 }
 
 void fill_outcome(Summary& summary, const TrainOutcome& outcome) {
@@ -247,7 +237,7 @@ void run_worker(const WorkerContext& context, const Backend& backend, const Data
   summary.weights_sha256 = agreed_digest(context, view.weights);
   const double peak[] = {static_cast<double>(peak_rss_bytes())};
   summary.peak_rss_bytes = static_cast<std::int64_t>(context.workers.max(peak)[0]);
-  summary.memory = counted_memory(context, backend, *model);
+  summary.memory = counted_memory(*synchronizer, *model);
   constexpr double kLateStepsAllowed = 0.05;
   summary.host_bound = summary.late_fraction > kLateStepsAllowed;
   if (context.rank == 0) {

@@ -134,6 +134,11 @@ class PsSynchronizer final : public Synchronizer {
             UpdatePlace::server, false};
   }
 
+  /// The optimizer's state is the servers'.
+  [[nodiscard]] MemoryUse memory() const noexcept override {
+    return {weights_.size(), gradients_.size(), 0, 0};
+  }
+
   ReplicaView bind(const BucketPlan& plan, Device& device, const OptimizerSpec& optimizer,
                    std::span<const float> init) override {
     if (device.kind() != DeviceKind::cpu) {

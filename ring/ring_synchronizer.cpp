@@ -61,6 +61,11 @@ class RingSynchronizer final : public Synchronizer {
 
   [[nodiscard]] Traits traits() const noexcept override { return kTraits; }
 
+  [[nodiscard]] MemoryUse memory() const noexcept override {
+    return {weights_.size(), gradient_span().size_bytes(), optimizer_->state_bytes(),
+            staging_ ? staging_->bytes().size() : 0};
+  }
+
   ReplicaView bind(const BucketPlan& plan, Device& /*device*/, const OptimizerSpec& spec,
                    std::span<const float> init) override {
     if (init.size() != plan.elements()) {

@@ -81,6 +81,15 @@ struct StepReport {
   Staleness staleness;
 };
 
+/// Bytes that a backend holds on this rank, counted; what a transport or library buffers inside
+/// itself is left out.
+struct MemoryUse {
+  std::size_t weights = 0;
+  std::size_t gradients = 0;
+  std::size_t optimizer = 0;
+  std::size_t staging = 0;  ///< besides the arenas
+};
+
 /// One per worker; every call comes from that worker's training thread.
 /// All may throw PeerLost, TimeoutError, Interrupted or Error.
 class Synchronizer {
@@ -91,6 +100,9 @@ class Synchronizer {
   Synchronizer& operator=(const Synchronizer&) = delete;
 
   [[nodiscard]] virtual Traits traits() const noexcept = 0;
+
+  /// Valid after bind().
+  [[nodiscard]] virtual MemoryUse memory() const noexcept = 0;
 
   /// Collective, once. `init` holds plan.elements() floats and is equal on every rank; afterwards
   /// the returned weights equal it on every rank and the gradients are zero.

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A backend of your own in one file: every rank sends its whole gradient to all the others through
-// the control plane's allgather, and adds them up in rank order. Correct, simple, and slow: a place
-// to start. To make another one: copy this folder, give it a new name, add its row to
-// experiments/backends.cpp, and run `tests/run -R backend_conformance`.
+// the control plane, and adds them up in rank order. Correct, simple, slow: a place to start.
 #include "experiments/labs/my_backend/my_backend.h"
 
 #include <cstring>
@@ -21,6 +19,10 @@ class MyBackend final : public Synchronizer {
 
   Traits traits() const noexcept override { return {}; }  // synchronous, updates on the workers
 
+  MemoryUse memory() const noexcept override {
+    const std::size_t arena = weights_.size() * sizeof(float);
+    return {arena, arena, optimizer_->state_bytes(), 0};
+  }
   ReplicaView bind(const BucketPlan& plan, Device& /*device*/, const OptimizerSpec& spec,
                    std::span<const float> init) override {
     weights_.assign(init.begin(), init.end());

@@ -97,20 +97,24 @@ int run_member(const Config& config, const MemberOptions& options) {
   faults.at("start", 0);
   JobSpec spec = job_spec(config);
   spec.nonce = options.nonce;
-  JobMember job(spec, options.member, options.hub_host, options.hub_port, abort);
   try {
-    faults.at("rendezvous", 0);
-    run_in_job(config, backend, topology, options, faults, job, abort);
-    job.everyone().barrier();
-    return 0;
+    JobMember job(spec, options.member, options.hub_host, options.hub_port, abort);
+    try {
+      faults.at("rendezvous", 0);
+      run_in_job(config, backend, topology, options, faults, job, abort);
+      job.everyone().barrier();
+      return 0;
+    } catch (const std::exception& error) {
+      job.fail(error);
+      throw;
+    }
+  } catch (const HubLost&) {
+    throw;
   } catch (const Interrupted& error) {
-    job.fail(error);
     return 128 + error.signal();
-  } catch (const ConfigError& error) {
-    job.fail(error);
+  } catch (const ConfigError&) {
     return 2;
-  } catch (const std::exception& error) {
-    job.fail(error);
+  } catch (const std::exception&) {
     return 1;
   }
 }

@@ -26,8 +26,8 @@ struct MemberOptions {
 /// Processes of the job that are workers: config.world, or 1 when the workers are threads.
 [[nodiscard]] int worker_processes(const Config& config);
 
-/// Runs this process's part. Returns its exit status: what goes wrong once it has joined is told to
-/// the hub, whose process reports it. Throws what goes wrong before.
+/// Runs this process's part. Returns its exit status: what goes wrong is told to the hub, whose
+/// process reports it. Throws HubLost when there is no hub to tell, and what goes wrong before.
 [[nodiscard]] int run_member(const Config& config, const MemberOptions& options);
 
 }  // namespace paceline

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/base/abort.h"
+#include "common/base/error.h"
 #include "common/base/time.h"
 #include "common/comm/communicator.h"
 
@@ -50,11 +51,18 @@ class JobHub {
   std::unique_ptr<Impl> impl_;
 };
 
+/// The hub cannot be reached any more, or never could: nobody else can tell why this member ends.
+class HubLost : public PeerLost {
+ public:
+  using PeerLost::PeerLost;
+};
+
 /// A member's side: heartbeats and failure notices run on a thread of its own.
 class JobMember {
  public:
   /// Joins as `member` (see JobSpec); returns when all have joined. Throws ConfigError when refused
-  /// (two with the same number, another digest), TimeoutError naming who did not come, PeerLost.
+  /// (two with the same number, another digest), TimeoutError naming who did not come, PeerLost,
+  /// HubLost when nothing listens there within the timeout, or another job does.
   JobMember(const JobSpec& spec, int member, const std::string& host, std::uint16_t port,
             AbortToken& abort);
   /// Says goodbye (a later close is no loss), but not while an exception unwinds: the others are

@@ -7,6 +7,7 @@
 #include <concepts>
 
 #include "common/base/error.h"
+#include "common/comm/job.h"
 
 namespace paceline {
 
@@ -118,6 +119,8 @@ std::exception_ptr to_exception(const JobEnd& end) {
       return std::make_exception_ptr(TimeoutError(end.reason));
     case EndKind::config:
       return std::make_exception_ptr(ConfigError(end.reason));
+    case EndKind::other_job:
+      return std::make_exception_ptr(HubLost(end.reason));
     case EndKind::error:
       break;
   }
@@ -236,7 +239,7 @@ JobEnd decode_end(std::string_view payload) {
   PayloadReader reader(payload);
   JobEnd end;
   const auto kind = reader.get<std::uint8_t>();
-  if (kind > static_cast<std::uint8_t>(EndKind::config)) {
+  if (kind > static_cast<std::uint8_t>(EndKind::other_job)) {
     throw Error(fmt::format("job frame gives an end of unknown kind {}", kind));
   }
   end.kind = static_cast<EndKind>(kind);

@@ -59,7 +59,7 @@ struct GatherResult {
 };
 
 /// Which exception the members' waits throw.
-enum class EndKind : std::uint8_t { error, peer_lost, timeout, config };
+enum class EndKind : std::uint8_t { error, peer_lost, timeout, config, other_job };
 
 struct JobEnd {
   EndKind kind = EndKind::error;

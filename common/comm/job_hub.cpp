@@ -196,7 +196,7 @@ class JobHub::Impl final : public JobConnection::Listener {
 
   [[nodiscard]] std::optional<JobEnd> refusal(const Hello& hello) const {
     if (hello.nonce != spec_.nonce) {
-      return JobEnd{EndKind::config,
+      return JobEnd{EndKind::other_job,
                     fmt::format("the job at port {} is another one: its nonce is not {:#x}", port_,
                                 hello.nonce)};
     }

@@ -67,9 +67,9 @@ tcp::socket connect(asio::io_context& io, const std::string& host, std::uint16_t
     }
     abort.check();
     if (deadline.passed()) {
-      throw TimeoutError(fmt::format("{} could not reach the job's hub at {} within {:.1f} s: {}",
-                                     name, endpoint_text(host, port), seconds(timeout.count()),
-                                     last.message()));
+      throw HubLost(fmt::format("{} could not reach the job's hub at {} within {:.1f} s: {}", name,
+                                endpoint_text(host, port), seconds(timeout.count()),
+                                last.message()));
     }
     std::this_thread::sleep_for(kConnectRetry);
   }
@@ -290,7 +290,7 @@ class JobMember::Impl final : public JobConnection::Listener {
 
   void hub_lost(const std::string& why) {
     over(std::make_exception_ptr(
-        PeerLost(fmt::format("the launcher (job hub at {}) was lost: {}", hub_, why))));
+        HubLost(fmt::format("the job's hub at {} (launcher or rank 0) was lost: {}", hub_, why))));
   }
 
   void over(const std::exception_ptr& reason) {

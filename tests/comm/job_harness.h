@@ -35,6 +35,8 @@ inline std::string outcome_of(const std::function<void()>& body) {
     return std::string("config: ") + error.what();
   } catch (const TimeoutError& error) {
     return std::string("timeout: ") + error.what();
+  } catch (const HubLost& error) {
+    return std::string("hub: ") + error.what();
   } catch (const PeerLost& error) {
     return std::string("lost: ") + error.what();
   } catch (const Interrupted& error) {

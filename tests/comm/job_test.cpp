@@ -125,7 +125,7 @@ TEST(Job, MemberWaitsForAHubThatStartsLater) {
   EXPECT_EQ(outcome, "done");
 }
 
-TEST(Job, NoHubIsATimeoutThatNamesTheEndpoint) {
+TEST(Job, NoHubWithinTheTimeoutIsALossOfIt) {
   const JobSpec spec = job_spec(2, 0, 300ms);
   std::uint16_t port = 0;
   {
@@ -136,7 +136,7 @@ TEST(Job, NoHubIsATimeoutThatNamesTheEndpoint) {
     AbortToken abort;
     const JobMember job(spec, 1, kHost, port, abort);
   });
-  EXPECT_EQ(outcome, fmt::format("timeout: rank 1 could not reach the job's hub at 127.0.0.1:{} "
+  EXPECT_EQ(outcome, fmt::format("hub: rank 1 could not reach the job's hub at 127.0.0.1:{} "
                                  "within 0.3 s: Connection refused",
                                  port));
 }
@@ -217,7 +217,7 @@ TEST(Job, ALeftoverOfAnotherJobIsRefusedAndHarmsNothing) {
     AbortToken abort;
     const JobMember job(stale, 0, kHost, hub.port(), abort);
   });
-  EXPECT_EQ(outcome, fmt::format("config: the job at port {} is another one: its nonce is not 0x77",
+  EXPECT_EQ(outcome, fmt::format("hub: the job at port {} is another one: its nonce is not 0x77",
                                  hub.port()));
   const auto outcomes = run_members(
       spec, kHost, hub.port(), [](JobMember& job, int, AbortToken&) { job.everyone().barrier(); });

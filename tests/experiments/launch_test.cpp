@@ -194,8 +194,8 @@ TEST(Launch, AForeignNonceIsRefused) {
   scenario.scripted = 1;
   scenario.lie = "12345";
   const Timed timed = run(scenario);
-  EXPECT_EQ(timed.result.exit_status, 2);
-  EXPECT_EQ(timed.result.error, "rank 1 exited with status 2");
+  EXPECT_EQ(timed.result.exit_status, 1);
+  EXPECT_EQ(timed.result.error, "rank 1 exited with status 1");
 }
 
 TEST(Launch, AProgramThatCannotStartLeavesNothing) {

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// The conformance suite on every row of the backend table, so that a new row is tested by being
+// there.
+#include <gtest/gtest.h>
+
+#include "experiments/backends.h"
+#include "tests/support/backend_conformance.h"
+
+namespace paceline {
+namespace {
+
+using testing::check_backend;
+using testing::conformance_cases;
+using testing::ConformanceCase;
+
+class BackendConformance : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(BackendConformance, FollowsTheReference) {
+  const Backend backend = find_backend(GetParam());
+  Config config;
+  config.sync = GetParam();
+  int smallest = 1;
+  int largest = 8;
+  if (GetParam() == "hierarchical") {
+    config.topology.ranks_per_node = 2;
+    smallest = 3;
+  }
+  if (GetParam() == "single") {
+    largest = 1;
+  }
+  for (const ConformanceCase& test : conformance_cases(config, smallest, largest)) {
+    check_backend(backend, test);
+  }
+}
+
+std::vector<std::string> backend_names() {
+  std::vector<std::string> names;
+  for (const Backend& backend : all_backends()) {
+    names.emplace_back(backend.name);
+  }
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, BackendConformance, ::testing::ValuesIn(backend_names()),
+                         [](const auto& tested) { return tested.param; });
+
+}  // namespace
+}  // namespace paceline

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# Libraries that Paceline builds on. Debian 12's package names are in tests/packages.txt.
+# Libraries that Paceline builds on. Debian 12's package names are in experiments/setup.sh.
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
-find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(CLI11 REQUIRED)

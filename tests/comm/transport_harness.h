@@ -37,31 +37,32 @@ struct RankOptions {
 };
 
 /// Runs `body` on `world` threads; returns what each rank threw (empty: nothing).
-inline std::vector<std::string> run_ranks_caught(
-    int world, const RankOptions& options, const std::function<void(RankContext&)>& body) {
+inline std::vector<std::string> run_ranks_caught(int world, const RankOptions& options,
+                                                 const std::function<void(RankContext&)>& body) {
   AbortToken abort;
   auto communicators = make_thread_communicators(world, kTestTimeout.count(), abort);
   std::vector<std::string> errors(static_cast<std::size_t>(world));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world; ++rank) {
-    threads.emplace_back([&, rank, workers = std::move(communicators[static_cast<std::size_t>(
-                                       rank)])]() mutable {
-      try {
-        const Topology topology(world, options.ranks_per_node, 0);
-        std::unique_ptr<NicFabric> fabric;
-        if (options.inter != "none" || options.intra != "none") {
-          fabric = NicFabric::join(*workers, topology.nodes(), parse_link("inter", options.inter),
-                                   parse_link("intra", options.intra));
-        }
-        const auto transport =
-            make_transport(options.transport, *workers, topology, fabric.get(), abort);
-        RankContext context{*transport, *workers, abort};
-        body(context);
-      } catch (const std::exception& error) {
-        errors[static_cast<std::size_t>(rank)] = error.what();
-      }
-      workers.reset();
-    });
+    threads.emplace_back(
+        [&, rank, workers = std::move(communicators[static_cast<std::size_t>(rank)])]() mutable {
+          try {
+            const Topology topology(world, options.ranks_per_node, 0);
+            std::unique_ptr<NicFabric> fabric;
+            if (options.inter != "none" || options.intra != "none") {
+              fabric =
+                  NicFabric::join(*workers, topology.nodes(), parse_link("inter", options.inter),
+                                  parse_link("intra", options.intra));
+            }
+            const auto transport =
+                make_transport(options.transport, *workers, topology, fabric.get(), abort);
+            RankContext context{*transport, *workers, abort};
+            body(context);
+          } catch (const std::exception& error) {
+            errors[static_cast<std::size_t>(rank)] = error.what();
+          }
+          workers.reset();
+        });
   }
   for (std::thread& thread : threads) {
     thread.join();

@@ -16,15 +16,6 @@
 
 namespace paceline::kernels {
 
-/// Runs f(i) for i in [0, n): any order, so f may touch only elements i of its arrays.
-template <typename F>
-void for_each(std::size_t n, const F& f) {
-#pragma omp simd
-  for (std::size_t i = 0; i < n; ++i) {
-    f(i);
-  }
-}
-
 /// The lanes that work on one row together; on the CPU one lane does it all. A row functor strides
 /// over columns by size(), starting at lane(), and combines with the collectives below, which every
 /// lane calls and which return the same on every lane.
@@ -44,11 +35,71 @@ void for_rows(std::int64_t rows, const F& f) {
   }
 }
 
-/// dy <- dy where y > 0, else 0; y is the ReLU's output.
-struct ReluBackward {
-  const float* y;
+/// Columns handled together by the column functors: four AVX-512 vectors.
+inline constexpr std::int64_t kColumnTile = 64;
+
+/// Runs f(team, tile) for every tile of kColumnTile columns, the last one maybe narrower.
+template <typename F>
+void for_column_tiles(std::int64_t columns, const F& f) {
+  for (std::int64_t tile = 0; tile * kColumnTile < columns; ++tile) {
+    f(SerialTeam{}, tile);
+  }
+}
+
+/// Gradient of `y = relu(… + bias)` at the bias, for dy [rows, columns]:
+///   dy <- dy where y > 0, else 0 (not without `y`);   bias[c] = Σ_rows dy[row, c].
+/// Sums blocks of rows first, so that the rounding error does not grow with all rows.
+struct BiasGradient {
+  const float* y;  ///< the ReLU's output; null: no ReLU, or masked already
   float* dy;
-  PACELINE_HD void operator()(std::size_t i) const { dy[i] = y[i] > 0.0F ? dy[i] : 0.0F; }
+  float* bias;
+  std::int64_t rows;
+  std::int64_t columns;
+
+  template <typename Team>
+  PACELINE_HD void operator()(const Team& team, std::int64_t tile) const {
+    constexpr std::int64_t kBlock = 128;
+    const std::int64_t first = tile * kColumnTile;
+    const std::int64_t width = columns - first < kColumnTile ? columns - first : kColumnTile;
+    float total[kColumnTile] = {};
+    for (std::int64_t begin = 0; begin < rows; begin += kBlock) {
+      const std::int64_t end = begin + kBlock < rows ? begin + kBlock : rows;
+      if (width == kColumnTile) {
+        block(team, begin, end, first, kColumnTile, total);
+      } else {
+        block(team, begin, end, first, width, total);
+      }
+    }
+    for (std::int64_t c = team.lane(); c < width; c += team.size()) {
+      bias[first + c] = total[c];
+    }
+  }
+
+ private:
+  template <typename Team>
+  PACELINE_HD void block(const Team& team, std::int64_t begin, std::int64_t end, std::int64_t first,
+                         std::int64_t width, float* total) const {
+    float sum[kColumnTile] = {};
+    for (std::int64_t row = begin; row < end; ++row) {
+      float* d = dy + row * columns + first;
+      if (y != nullptr) {
+        const float* value = y + row * columns + first;
+#pragma omp simd
+        for (std::int64_t c = team.lane(); c < width; c += team.size()) {
+          d[c] = value[c] > 0.0F ? d[c] : 0.0F;
+          sum[c] += d[c];
+        }
+      } else {
+#pragma omp simd
+        for (std::int64_t c = team.lane(); c < width; c += team.size()) {
+          sum[c] += d[c];
+        }
+      }
+    }
+    for (std::int64_t c = team.lane(); c < width; c += team.size()) {
+      total[c] += sum[c];
+    }
+  }
 };
 
 /// Extents of one sample of a pooling input, NHWC; the output is height/2 × width/2 × channels.

@@ -17,7 +17,11 @@ class Chain {
   Chain(SampleShape input, int threads)
       : shape_(input), context_(make_dnnl_context()), threads_(threads) {}
 
+  /// Flattens first where that changes the order.
   Chain& linear(const char* name, std::int64_t outputs, Activation activation) {
+    if (needs_flatten(shape_)) {
+      add(make_flatten(context_, "flatten", shape_));
+    }
     return add(make_linear(context_, name, shape_, outputs, activation));
   }
   Chain& conv2d(const char* name, std::int64_t outputs, ReluMask mask) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 
+#include "common/base/error.h"
 #include "common/core/cpu/layers.h"
 #include "tests/core/inputs.h"
 #include "tests/core/reference.h"
@@ -111,9 +112,43 @@ INSTANTIATE_TEST_SUITE_P(Shapes, LinearGradient,
                                          LinearCase{{1, 1, 33}, 17, Activation::relu, 6},
                                          LinearCase{{1, 1, 1}, 1, Activation::none, 1},
                                          LinearCase{{6, 5, 1}, 10, Activation::none, 4},
-                                         LinearCase{{3, 4, 5}, 6, Activation::relu, 4},
-                                         LinearCase{{2, 2, 64}, 16, Activation::relu, 3},
-                                         LinearCase{{1, 3, 2}, 4, Activation::none, 65}));
+                                         LinearCase{{1, 1, 9}, 130, Activation::relu, 5},
+                                         LinearCase{{1, 1, 3}, 4, Activation::relu, 301}));
+
+TEST(Linear, RefusesAnInputInAnotherOrderThanItsWeight) {
+  EXPECT_THROW(make_linear(make_dnnl_context(), "fc", {2, 2, 3}, 4, Activation::none), Error);
+  EXPECT_NO_THROW(make_linear(make_dnnl_context(), "fc", {2, 2, 1}, 4, Activation::none));
+}
+
+class Flatten : public testing::TestWithParam<SampleShape> {};
+
+TEST_P(Flatten, GoesToChannelsFirstAndBack) {
+  const SampleShape in = GetParam();
+  const std::int64_t samples = 3;
+  const auto layer = make_flatten(make_dnnl_context(), "flatten", in);
+  EXPECT_EQ(layer->output_shape(), (SampleShape{1, 1, in.elements()}));
+  const auto x = test::values(1, static_cast<std::size_t>(samples * in.elements()));
+  std::vector<float> y(x.size());
+  std::vector<float> dx(x.size());
+  layer->forward({samples, x.data(), y.data(), nullptr});
+  for (std::int64_t s = 0; s < samples; ++s) {
+    for (std::int64_t h = 0; h < in.height; ++h) {
+      for (std::int64_t w = 0; w < in.width; ++w) {
+        for (std::int64_t c = 0; c < in.channels; ++c) {
+          const std::int64_t from = ((s * in.height + h) * in.width + w) * in.channels + c;
+          const std::int64_t to = s * in.elements() + (c * in.height + h) * in.width + w;
+          ASSERT_EQ(y[static_cast<std::size_t>(to)], x[static_cast<std::size_t>(from)]);
+        }
+      }
+    }
+  }
+  layer->backward({samples, x.data(), y.data(), y.data(), dx.data(), nullptr, nullptr});
+  EXPECT_EQ(dx, x);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, Flatten,
+                         testing::Values(SampleShape{3, 4, 5}, SampleShape{12, 12, 64},
+                                         SampleShape{1, 3, 2}));
 
 struct ConvCase {
   SampleShape in;

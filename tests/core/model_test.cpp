@@ -327,11 +327,11 @@ INSTANTIATE_TEST_SUITE_P(Models, AnyModel, testing::ValuesIn([] {
 
 TEST(Model, CountsFlops) {
   const auto cnn = make_model("cnn", {28, 28, 1}, 10, 1);
-  ASSERT_EQ(cnn->layers(), 5);
+  ASSERT_EQ(cnn->layers(), 6);
   EXPECT_DOUBLE_EQ(cnn->layer_flops(0), 2.0 * 26 * 26 * 32 * 9);
   EXPECT_DOUBLE_EQ(cnn->layer_flops(1), 2.0 * 24 * 24 * 64 * 32 * 9);
-  EXPECT_DOUBLE_EQ(cnn->layer_flops(3), 2.0 * 9216 * 128);
-  EXPECT_DOUBLE_EQ(cnn->layer_flops(4), 2.0 * 128 * 10);
+  EXPECT_DOUBLE_EQ(cnn->layer_flops(4), 2.0 * 9216 * 128);
+  EXPECT_DOUBLE_EQ(cnn->layer_flops(5), 2.0 * 128 * 10);
   const auto mlp = make_model("mlp", {28, 28, 1}, 10, 1);
   EXPECT_DOUBLE_EQ(mlp->layer_flops(0), 2.0 * 784 * 512);
   EXPECT_EQ(cnn->parameter_elements(), 1199882U);  // PyTorch's MNIST example

@@ -33,21 +33,28 @@ dnnl::primitive_attr DnnlContext::attributes(bool relu) {
   return attr;
 }
 
-void DnnlOp::run(DnnlContext& context, std::initializer_list<const void*> pointers) {
-  if (ready_.empty()) {
-    for (const auto& [arg, memory] : arguments_) {
-      ready_.emplace(arg, memory);
-    }
-    ready_.emplace(DNNL_ARG_SCRATCHPAD, scratchpad_);
+DnnlOp::DnnlOp(const DnnlContext& context, dnnl::primitive primitive,
+               const dnnl::memory::desc& scratch, std::string implementation,
+               std::initializer_list<Operand> operands)
+    : primitive_(std::move(primitive)),
+      implementation_(std::move(implementation)),
+      scratchpad_(scratch, context.engine(), nullptr) {
+  for (const auto& [arg, desc] : operands) {
+    operands_.emplace_back(desc, context.engine(), nullptr);
+    arguments_.emplace(arg, operands_.back());
   }
-  auto argument = arguments_.begin();
+  arguments_.emplace(DNNL_ARG_SCRATCHPAD, scratchpad_);
+}
+
+void DnnlOp::run(DnnlContext& context, std::initializer_list<const void*> pointers) {
+  auto operand = operands_.begin();
   for (const void* pointer : pointers) {
     // oneDNN takes inputs and outputs alike as void*; it writes to outputs only.
-    argument->second.set_data_handle(const_cast<void*>(pointer));
-    ++argument;
+    operand->set_data_handle(const_cast<void*>(pointer));
+    ++operand;
   }
   scratchpad_.set_data_handle(context.scratchpad());
-  primitive_.execute(context.stream(), ready_);
+  primitive_.execute(context.stream(), arguments_);
 }
 
 DnnlReorder::DnnlReorder(DnnlContext& context, const dnnl::memory::desc& from,
@@ -57,9 +64,8 @@ DnnlReorder::DnnlReorder(DnnlContext& context, const dnnl::memory::desc& from,
   }
   const dnnl::reorder::primitive_desc desc(context.engine(), from, context.engine(), to,
                                            DnnlContext::attributes());
-  op_ = DnnlOp::make<dnnl::reorder>(context, desc, "reorder");
-  op_.operand(context, DNNL_ARG_FROM, from);
-  op_.operand(context, DNNL_ARG_TO, to);
+  op_ = DnnlOp::make<dnnl::reorder>(context, desc, "reorder",
+                                    {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}});
 }
 
 }  // namespace paceline

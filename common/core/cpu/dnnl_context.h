@@ -8,6 +8,7 @@
 #include <memory>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -45,36 +46,36 @@ class DnnlContext final : public SharedScratch {
   Buffer staging_;
 };
 
-/// A primitive and its operands. Operands are oneDNN memory objects made once; run() only sets
-/// pointers.
+/// A primitive and its operands: oneDNN memory objects made once, so that run() only sets pointers.
 class DnnlOp {
  public:
+  using Operand = std::pair<int, dnnl::memory::desc>;  ///< DNNL_ARG_…
+
   DnnlOp() = default;
   template <typename Primitive, typename Desc>
-  static DnnlOp make(DnnlContext& context, const Desc& desc, std::string name) {
-    DnnlOp op;
-    op.primitive_ = Primitive(desc);
-    op.implementation_ = std::move(name) + " " + desc.impl_info_str();
-    op.scratchpad_ = dnnl::memory(desc.scratchpad_desc(), context.engine(), nullptr);
+  static DnnlOp make(DnnlContext& context, const Desc& desc, std::string_view name,
+                     std::initializer_list<Operand> operands) {
     context.reserve(desc.scratchpad_desc().get_size(), 0);
-    return op;
+    return DnnlOp(context, Primitive(desc), desc.scratchpad_desc(),
+                  std::string(name) + " " + desc.impl_info_str(), operands);
   }
-  /// Adds operand `arg`.
-  void operand(DnnlContext& context, int arg, const dnnl::memory::desc& desc) {
-    arguments_.emplace_back(arg, dnnl::memory(desc, context.engine(), nullptr));
-  }
-  /// Pointers in the order of the operand() calls.
+
+  /// Executes with `pointers` as the operands, in make()'s order.
   void run(DnnlContext& context, std::initializer_list<const void*> pointers);
 
+  /// "name implementation", empty for an empty op.
   [[nodiscard]] const std::string& implementation() const noexcept { return implementation_; }
   explicit operator bool() const noexcept { return static_cast<bool>(primitive_); }
 
  private:
+  DnnlOp(const DnnlContext& context, dnnl::primitive primitive, const dnnl::memory::desc& scratch,
+         std::string implementation, std::initializer_list<Operand> operands);
+
   dnnl::primitive primitive_;
-  dnnl::memory scratchpad_;
-  std::vector<std::pair<int, dnnl::memory>> arguments_;
-  std::unordered_map<int, dnnl::memory> ready_;
   std::string implementation_;
+  std::vector<dnnl::memory> operands_;  // handles of the objects in arguments_
+  dnnl::memory scratchpad_;
+  std::unordered_map<int, dnnl::memory> arguments_;
 };
 
 /// Moves a tensor from one layout to another; does nothing where they are the same.

@@ -5,14 +5,6 @@
 
 namespace paceline {
 
-namespace {
-
-using Desc = dnnl::memory::desc;
-using Tag = dnnl::memory::format_tag;
-constexpr auto kF32 = dnnl::memory::data_type::f32;
-
-}  // namespace
-
 DnnlLayer::DnnlLayer(std::shared_ptr<DnnlContext> context, std::string name, SampleShape input,
                      SampleShape output, Setup setup)
     : Layer(std::move(name), input, output),
@@ -23,29 +15,6 @@ DnnlLayer::DnnlLayer(std::shared_ptr<DnnlContext> context, std::string name, Sam
 std::vector<ParameterSpec> DnnlLayer::parameters() const {
   return {{"weight", setup_.weight_shape, setup_.fan_in},
           {"bias", {output_shape().channels}, setup_.fan_in}};
-}
-
-Desc DnnlLayer::any_weight() const {
-  return {setup_.weight.dims(), kF32, Tag::any};
-}
-
-Desc DnnlLayer::bias_desc() const {
-  return {{output_shape().channels}, kF32, Tag::a};
-}
-
-Desc DnnlLayer::activation_desc(std::int64_t samples, const SampleShape& shape, bool flat) const {
-  return flat ? Desc({samples, shape.channels}, kF32, Tag::ab)
-              : Desc({samples, shape.channels, shape.height, shape.width}, kF32, Tag::acdb);
-}
-
-Desc DnnlLayer::input_desc(std::int64_t samples) const {
-  return activation_desc(samples, input_shape(), setup_.weight.dims().size() == 2);
-}
-
-Desc DnnlLayer::output_desc(std::int64_t samples) const {
-  return activation_desc(
-      samples, output_shape(),
-      output_shape().height == 1 && output_shape().width == 1 && setup_.weight_shape.size() == 2);
 }
 
 void DnnlLayer::forward(const ForwardPass& pass) {
@@ -66,13 +35,14 @@ void DnnlLayer::backward(const BackwardPass& pass) {
   if (!p.backward_weights) {
     make_backward(pass.samples, pass.d_input != nullptr, p);
   }
-  if (setup_.relu && setup_.mask == ReluMask::here) {
-    kernels::for_each(static_cast<std::size_t>(pass.samples * output_shape().elements()),
-                      kernels::ReluBackward{pass.output, pass.d_output});
-  }
+  const bool mask = setup_.relu && setup_.mask == ReluMask::here;
+  const std::int64_t columns = output_shape().channels;
+  kernels::for_column_tiles(
+      columns, kernels::BiasGradient{mask ? pass.output : nullptr, pass.d_output,
+                                     pass.gradients + weight_elements_,
+                                     pass.samples * output_shape().elements() / columns, columns});
   float* gradient = p.weight_gradient.needed() ? context_->staging() : pass.gradients;
-  p.backward_weights.run(*context_,
-                         {pass.input, gradient, pass.gradients + weight_elements_, pass.d_output});
+  p.backward_weights.run(*context_, {pass.input, gradient, pass.d_output});
   if (p.weight_gradient.needed()) {
     p.weight_gradient.run(*context_, gradient, pass.gradients);
   }

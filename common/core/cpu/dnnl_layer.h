@@ -21,12 +21,12 @@ class DnnlLayer : public Layer {
   [[nodiscard]] std::vector<std::string> implementations() const override;
 
  protected:
-  /// Primitives for one number of samples. `weight` descriptors say what the primitive wants; the
-  /// operands are set in the order source, weight, bias, destination.
+  /// Primitives for one number of samples, their operands in the order given. The bias gradient is
+  /// ours: one pass together with the ReLU's mask.
   struct Primitives {
-    DnnlOp forward;
-    DnnlOp backward_weights;
-    DnnlOp backward_data;
+    DnnlOp forward;               ///< input, weight, bias, output
+    DnnlOp backward_weights;      ///< input, weight gradient, output gradient
+    DnnlOp backward_data;         ///< input gradient, weight, output gradient
     DnnlReorder forward_weight;   ///< arena -> what forward wants
     DnnlReorder weight_gradient;  ///< what backward_weights makes -> arena
     DnnlReorder backward_weight;  ///< arena -> what backward_data wants
@@ -49,58 +49,12 @@ class DnnlLayer : public Layer {
 
   [[nodiscard]] DnnlContext& context() const noexcept { return *context_; }
   [[nodiscard]] const Setup& setup() const noexcept { return setup_; }
-  /// The weight with the layout left to oneDNN.
-  [[nodiscard]] dnnl::memory::desc any_weight() const;
-  [[nodiscard]] dnnl::memory::desc bias_desc() const;
-  /// Activation descriptors, NHWC; flat where height = width = 1 and the weight has two dimensions.
-  [[nodiscard]] dnnl::memory::desc input_desc(std::int64_t samples) const;
-  [[nodiscard]] dnnl::memory::desc output_desc(std::int64_t samples) const;
 
  private:
-  [[nodiscard]] dnnl::memory::desc activation_desc(std::int64_t samples, const SampleShape& shape,
-                                                   bool flat) const;
-
   std::shared_ptr<DnnlContext> context_;
   Setup setup_;
   std::size_t weight_elements_;
   std::map<std::int64_t, Primitives> primitives_;
 };
-
-/// Fills `p` from a primitive family of oneDNN (inner product or convolution), given its forward
-/// description.
-template <typename Forward, typename ForwardDesc>
-void set_forward(DnnlContext& context, const ForwardDesc& desc, const dnnl::memory::desc& arena,
-                 DnnlOp& op, DnnlReorder& reorder) {
-  op = DnnlOp::make<Forward>(context, desc, "forward");
-  op.operand(context, DNNL_ARG_SRC, desc.src_desc());
-  op.operand(context, DNNL_ARG_WEIGHTS, desc.weights_desc());
-  op.operand(context, DNNL_ARG_BIAS, desc.bias_desc());
-  op.operand(context, DNNL_ARG_DST, desc.dst_desc());
-  reorder = DnnlReorder(context, arena, desc.weights_desc());
-  context.reserve(0, desc.weights_desc().get_size());
-}
-
-template <typename Backward, typename Desc>
-void set_backward_weights(DnnlContext& context, const Desc& desc, const dnnl::memory::desc& arena,
-                          DnnlOp& op, DnnlReorder& reorder) {
-  op = DnnlOp::make<Backward>(context, desc, "backward_weights");
-  op.operand(context, DNNL_ARG_SRC, desc.src_desc());
-  op.operand(context, DNNL_ARG_DIFF_WEIGHTS, desc.diff_weights_desc());
-  op.operand(context, DNNL_ARG_DIFF_BIAS, desc.diff_bias_desc());
-  op.operand(context, DNNL_ARG_DIFF_DST, desc.diff_dst_desc());
-  reorder = DnnlReorder(context, desc.diff_weights_desc(), arena);
-  context.reserve(0, desc.diff_weights_desc().get_size());
-}
-
-template <typename Backward, typename Desc>
-void set_backward_data(DnnlContext& context, const Desc& desc, const dnnl::memory::desc& arena,
-                       DnnlOp& op, DnnlReorder& reorder) {
-  op = DnnlOp::make<Backward>(context, desc, "backward_data");
-  op.operand(context, DNNL_ARG_DIFF_SRC, desc.diff_src_desc());
-  op.operand(context, DNNL_ARG_WEIGHTS, desc.weights_desc());
-  op.operand(context, DNNL_ARG_DIFF_DST, desc.diff_dst_desc());
-  reorder = DnnlReorder(context, arena, desc.weights_desc());
-  context.reserve(0, desc.weights_desc().get_size());
-}
 
 }  // namespace paceline

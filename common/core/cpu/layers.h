@@ -22,12 +22,22 @@ class DnnlContext;
 enum class Activation : std::uint8_t { none, relu };
 
 /// y = act(W·x + b): x [n, in], W [out, in], b [out], y [n, out].
-/// An input with height and width is flattened as PyTorch does, channels first: column
-/// (c·height + h)·width + w of W belongs to x[h, w, c].
 /// dW = dyᵀ·x, db = Σ dy, dx = dy·W, with dy masked by y > 0 under ReLU.
+/// Throws Error for an input that has to be flattened first.
 [[nodiscard]] std::unique_ptr<Layer> make_linear(std::shared_ptr<DnnlContext> context,
                                                  std::string name, SampleShape input,
                                                  std::int64_t outputs, Activation activation);
+
+/// Whether NHWC and PyTorch's channels-first order of one sample differ.
+[[nodiscard]] constexpr bool needs_flatten(const SampleShape& shape) noexcept {
+  return shape.channels > 1 && shape.height * shape.width > 1;
+}
+
+/// x [n, h, w, c] -> y [n, c·h·w] in PyTorch's order: y[(c·height + h)·width + w] = x[h, w, c], so
+/// that the linear layer above has PyTorch's weight. Moving activations is cheaper than moving that
+/// weight three times a step.
+[[nodiscard]] std::unique_ptr<Layer> make_flatten(std::shared_ptr<DnnlContext> context,
+                                                  std::string name, SampleShape input);
 
 /// Who multiplies a ReLU's incoming gradient by [y > 0].
 enum class ReluMask : std::uint8_t {

@@ -2,6 +2,7 @@
 #include "experiments/bench_allreduce.h"
 
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -55,6 +56,15 @@ void validate(const AllreduceBenchOptions& options) {
   static_cast<void>(parse_link("--link-intra", options.link_intra));
 }
 
+std::vector<std::size_t> sizes_of(const AllreduceBenchOptions& options) {
+  std::vector<std::size_t> sizes = options.sizes;
+  for (std::size_t bytes = options.min_bytes; options.sizes.empty() && bytes <= options.max_bytes;
+       bytes *= options.factor) {
+    sizes.push_back(bytes);
+  }
+  return sizes;
+}
+
 /// One rank's side of the benchmark.
 class RankBench {
  public:
@@ -85,7 +95,8 @@ class RankBench {
     CollectiveOptions barrier;
     barrier.timeout = options.timeout;
     barrier_ = std::make_unique<Collective>(*transport_, topology_, barrier);
-    memory_ = transport_->allocate(options.max_bytes + size_of(type_));
+    const std::vector<std::size_t> sizes = sizes_of(options);
+    memory_ = transport_->allocate(*std::max_element(sizes.begin(), sizes.end()) + size_of(type_));
     barrier_memory_ = transport_->allocate(sizeof(float));
   }
 
@@ -204,15 +215,35 @@ void write_json(const AllreduceBenchOptions& options, const std::string& transpo
   }
 }
 
+/// Where each rank can have a processor of its own it gets one, as mpirun does by default: else the
+/// scheduler may leave two on one for the length of a short benchmark.
+void bind_to_processor(int rank, int world) {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0 || CPU_COUNT(&allowed) < world) {
+    return;
+  }
+  int index = 0;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &allowed) && index++ == rank) {
+      cpu_set_t own;
+      CPU_ZERO(&own);
+      CPU_SET(cpu, &own);
+      sched_setaffinity(0, sizeof(own), &own);
+    }
+  }
+}
+
 void bench_rank(const AllreduceBenchOptions& options, Communicator& workers, AbortToken& abort) {
   RankBench bench(options, workers, abort);
   const bool root = workers.rank() == 0;
   if (root) {
     print_header(options, bench.transport_name());
   }
+  bind_to_processor(workers.rank(), options.world);  // after the transport saw all processors
   std::vector<Row> rows;
   std::int64_t wrong = 0;
-  for (std::size_t bytes = options.min_bytes; bytes <= options.max_bytes; bytes *= options.factor) {
+  for (const std::size_t bytes : sizes_of(options)) {
     rows.push_back(bench.measure(bytes));
     wrong += rows.back().wrong;
     if (root) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <sstream>
 #include <string>
 
 #include "common/base/error.h"
@@ -25,6 +26,11 @@ int main(int argc, char** argv) {
         options.max_bytes = std::stoull(value);
       } else if (key == "factor") {
         options.factor = std::stoull(value);
+      } else if (key == "sizes") {
+        std::istringstream list(value);
+        for (std::string size; std::getline(list, size, ',');) {
+          options.sizes.push_back(std::stoull(size));
+        }
       } else if (key == "iters") {
         options.iters = std::stoi(value);
         options.warmup = std::max(1, options.iters / 4);

@@ -29,19 +29,19 @@ Examples:
   paceline bench pushpull --workers=2 --servers=2 --json=pushpull.json)";
 
 /// "64KiB" as bytes.
+std::size_t read_size(const std::string& name, const std::string& text) {
+  const auto size = parse_size(text);
+  if (!size || *size < 1) {
+    throw ConfigError(
+        fmt::format("{} = \"{}\": allowed: a size such as 4096, 64KiB, 16MiB", name, text));
+  }
+  return static_cast<std::size_t>(*size);
+}
+
 CLI::Option* add_size(CLI::App& command, const std::string& name, std::size_t& bytes,
                       const std::string& help) {
   return command.add_option_function<std::string>(
-      name,
-      [&bytes, name](const std::string& text) {
-        const auto size = parse_size(text);
-        if (!size || *size < 1) {
-          throw ConfigError(
-              fmt::format("{} = \"{}\": allowed: a size such as 4096, 64KiB, 16MiB", name, text));
-        }
-        bytes = static_cast<std::size_t>(*size);
-      },
-      help);
+      name, [&bytes, name](const std::string& text) { bytes = read_size(name, text); }, help);
 }
 
 template <typename Options>
@@ -98,6 +98,16 @@ void add_allreduce(CLI::App& bench, Action& action) {
                    "auto, ring, tree, halving_doubling, hierarchical, ... [auto]")
       ->delimiter(',');
   command->add_option("--world", sweep->worlds, "Ranks [2]")->delimiter(',');
+  command
+      ->add_option_function<std::vector<std::string>>(
+          "--sizes",
+          [sweep](const std::vector<std::string>& texts) {
+            for (const std::string& text : texts) {
+              sweep->options.sizes.push_back(read_size("--sizes", text));
+            }
+          },
+          "These sizes instead of --min, --max and --factor: 4KiB,1MiB,100MiB")
+      ->delimiter(',');
   command->add_option("--type", sweep->options.type, "f32 or i64")->capture_default_str();
   command->add_option("--ranks-per-node", sweep->options.ranks_per_node, "0: all on one node")
       ->capture_default_str();

@@ -6,7 +6,7 @@ All run in turn within each round: the same sizes, a barrier before each run, th
 time, the median over runs; then the median over rounds. Peers that are not installed (Debian:
 openmpi-bin libopenmpi-dev libgloo-dev) are left out. Ratios over 1.00 mean that ours is faster.
 
-    allreduce_peers.py BUILD/experiments/benchmarks/paceline_allreduce [--rounds 3] [--only shm2,tcp4]
+    experiments/benchmarks/allreduce_peers.py [--rounds 3] [--only shm2,tcp4]
 """
 import argparse
 import json
@@ -19,6 +19,7 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
+PROGRAM = HERE.parents[1] / "build/release/experiments/paceline"
 KIB, MIB = 1024, 1024 * 1024
 SIZES = [4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 100 * MIB]
 CASES = {"shm2": ("shm", 2), "shm4": ("shm", 4), "tcp2": ("tcp", 2), "tcp4": ("tcp", 4)}
@@ -88,8 +89,9 @@ def run_ours(program, transport, world, iters, sizes):
     with tempfile.TemporaryDirectory() as folder:
         results = pathlib.Path(folder) / "results.json"
         subprocess.run(
-            [program, f"transport={transport}", f"world={world}", f"iters={iters}",
-             "sizes=" + ",".join(str(size) for size in sizes), f"json={results}"],
+            [program, "bench", "allreduce", f"--transport={transport}", f"--world={world}",
+             f"--iters={iters}", f"--warmup={max(1, iters // 4)}",
+             "--sizes=" + ",".join(str(size) for size in sizes), f"--json={results}"],
             check=True, capture_output=True,
         )
         for row in json.loads(results.read_text())["results"]:
@@ -129,7 +131,7 @@ def compare(name, arguments, peers):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("program", help="the built paceline_allreduce")
+    parser.add_argument("--program", default=PROGRAM, help="the built paceline")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--iters", type=int, default=10)
     parser.add_argument("--only", default=",".join(CASES))

@@ -3,7 +3,7 @@
 """Paceline against PyTorch on Fashion-MNIST: samples/s of the same models, in turn in one run.
 
 Prints one line per pairing: median samples/s of both, the median of the pairwise ratios, and their
-spread. Needs Debian's python3-torch (python3-numpy comes with it) and a Release build.
+spread. Needs Debian's python3-torch with libopenblas0-pthread, and a Release build.
 
   experiments/benchmarks/training.py                      all pairings, 5 rounds
   experiments/benchmarks/training.py --only cnn --rounds 3
@@ -26,11 +26,12 @@ PEER = ROOT / "experiments/benchmarks/train_peer.py"
 PAIRINGS = {
     "cnn": ("cnn", "single", 1, "single", 1.2),
     "mlp": ("mlp", "single", 1, "single", 1.0),
-    "cnn-ring2": ("cnn", "ring", 2, "ddp", 1.4),
-    "mlp-ring2": ("mlp", "ring", 2, "ddp", 2.0),
+    "cnn-ring2": ("cnn", "ring", 2, "ddp-gloo", 1.4),
+    "mlp-ring2": ("mlp", "ring", 2, "ddp-gloo", 2.0),
     "cnn-hogwild2": ("cnn", "hogwild", 2, "hogwild", 1.2),
 }
-SAMPLES = {"cnn": 12800, "mlp": 60000}
+BATCH = 64
+STEPS = {"cnn": 150, "mlp": 900}
 
 
 def environment():
@@ -49,18 +50,19 @@ def run(command):
     return done.stdout
 
 
-def ours(model, backend, workers, samples):
+def ours(program, model, backend, workers):
+    samples = BATCH * workers * STEPS[model]
     with tempfile.TemporaryDirectory() as folder:
-        run([PROGRAM, "train", f"--sync={backend}", f"--world={workers}", "--quiet",
-             f"model={model}", "train.batch=64", f"train.samples={samples * workers}",
+        run([program, "train", f"--sync={backend}", f"--world={workers}", "--quiet",
+             f"model={model}", f"train.batch={BATCH}", f"train.samples={samples}",
              f"run.dir={folder}"])
         summary = next(pathlib.Path(folder).glob("*/summary.json"))
         return json.loads(summary.read_text())["samples_per_second"]
 
 
-def peers(model, mode, workers, samples):
-    out = run(["/usr/bin/python3", PEER, "--mode", mode, "--model", model, "--workers",
-               str(workers), "--samples", str(samples * workers)])
+def peers(model, mode, workers):
+    out = run(["/usr/bin/python3", PEER, "--mode", mode, "--model", model, "--world",
+               str(workers), "--batch", str(BATCH), "--steps", str(STEPS[model])])
     return json.loads(out.strip().splitlines()[-1])["samples_per_second"]
 
 
@@ -69,6 +71,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", action="append", choices=list(PAIRINGS))
+    parser.add_argument("--program", default=PROGRAM, help="the built paceline")
     arguments = parser.parse_args()
     print(f"{'pairing':14} {'paceline':>10} {'pytorch':>10} {'ratio':>7} {'min':>6} {'max':>6} "
           f"{'target':>7}")
@@ -76,8 +79,8 @@ def main():
         model, backend, workers, mode, target = PAIRINGS[name]
         mine, theirs = [], []
         for _ in range(arguments.rounds):
-            mine.append(ours(model, backend, workers, SAMPLES[model]))
-            theirs.append(peers(model, mode, workers, SAMPLES[model]))
+            mine.append(ours(arguments.program, model, backend, workers))
+            theirs.append(peers(model, mode, workers))
         ratios = [a / b for a, b in zip(mine, theirs)]
         print(f"{name:14} {statistics.median(mine):10.0f} {statistics.median(theirs):10.0f} "
               f"{statistics.median(ratios):7.2f} {min(ratios):6.2f} {max(ratios):6.2f} "

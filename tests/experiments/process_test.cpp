@@ -127,7 +127,7 @@ TEST(Process, ChildDiesWithItsParent) {
   ASSERT_EQ(pipe(ends), 0);
   const pid_t parent = fork();
   if (parent == 0) {
-    const Process child(shell("sleep 60"));
+    const Process child(shell("exec sleep 60"));
     const pid_t pid = child.pid();
     static_cast<void>(!write(ends[1], &pid, sizeof(pid)));
     kill(getpid(), SIGKILL);  // no destructor runs

@@ -68,8 +68,8 @@ std::size_t measurement_bytes(double expected_bytes_per_second) noexcept {
     return kMostBytes;
   }
   const double wanted = expected_bytes_per_second * kMostSeconds / kTransfers;
-  const auto pieces = static_cast<std::size_t>(
-      std::min(wanted, static_cast<double>(kMostBytes)) / static_cast<double>(kNicPieceBytes));
+  const auto pieces = static_cast<std::size_t>(std::min(wanted, static_cast<double>(kMostBytes)) /
+                                               static_cast<double>(kNicPieceBytes));
   return std::max<std::size_t>(pieces, 1) * kNicPieceBytes;
 }
 
@@ -77,8 +77,8 @@ LinkMeasurement measure_link(Transport& transport, int from, int to,
                              double expected_bytes_per_second, const Deadline& deadline) {
   const int self = transport.rank();
   if (from == to || (self != from && self != to)) {
-    throw Error(fmt::format("rank {} cannot measure the link from rank {} to rank {}", self, from,
-                            to));
+    throw Error(
+        fmt::format("rank {} cannot measure the link from rank {} to rank {}", self, from, to));
   }
   const Buffer data(measurement_bytes(expected_bytes_per_second));
   const std::span<std::byte> bytes{data.data(), data.size()};

@@ -27,6 +27,15 @@ struct SerialTeam {
   [[nodiscard]] PACELINE_HD std::int64_t min(std::int64_t value) const noexcept { return value; }
 };
 
+/// Runs f(i) for every i in [0, n). No call may need another's result.
+template <typename F>
+void for_each(std::int64_t n, F f) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    f(i);
+  }
+}
+
 /// Runs f(team, row) for every row.
 template <typename F>
 void for_rows(std::int64_t rows, const F& f) {

@@ -5,9 +5,8 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-
 #include "common/base/error.h"
+#include "common/core/optimizer_rules.h"
 
 namespace paceline {
 
@@ -18,78 +17,6 @@ std::size_t moments(const OptimizerSpec& spec) {
     return 2;
   }
   return spec.momentum != 0.0F ? 1 : 0;
-}
-
-/// One call's pointers, all at the first element of the range.
-struct Operands {
-  const float* w;
-  float* out;
-  const float* g;
-  std::size_t n;
-};
-
-void plain_sgd(const Operands& o, const OptimizerSpec& spec, const UpdateInfo& info) {
-  const float scale = info.gradient_scale;
-  const float decay = spec.weight_decay;
-  const float lr = info.lr;
-#pragma omp simd
-  for (std::size_t i = 0; i < o.n; ++i) {
-    const float gradient = o.g[i] * scale + decay * o.w[i];
-    o.out[i] = o.w[i] - lr * gradient;
-  }
-}
-
-void momentum_sgd(const Operands& o, float* v, const OptimizerSpec& spec, const UpdateInfo& info) {
-  const float scale = info.gradient_scale;
-  const float decay = spec.weight_decay;
-  const float lr = info.lr;
-  const float momentum = spec.momentum;
-#pragma omp simd
-  for (std::size_t i = 0; i < o.n; ++i) {
-    const float gradient = o.g[i] * scale + decay * o.w[i];
-    const float velocity = momentum * v[i] + gradient;
-    v[i] = velocity;
-    o.out[i] = o.w[i] - lr * velocity;
-  }
-}
-
-void nesterov_sgd(const Operands& o, float* v, const OptimizerSpec& spec, const UpdateInfo& info) {
-  const float scale = info.gradient_scale;
-  const float decay = spec.weight_decay;
-  const float lr = info.lr;
-  const float momentum = spec.momentum;
-#pragma omp simd
-  for (std::size_t i = 0; i < o.n; ++i) {
-    const float gradient = o.g[i] * scale + decay * o.w[i];
-    const float velocity = momentum * v[i] + gradient;
-    v[i] = velocity;
-    o.out[i] = o.w[i] - lr * (gradient + momentum * velocity);
-  }
-}
-
-void adam(const Operands& o, float* m, float* v, const OptimizerSpec& spec,
-          const UpdateInfo& info) {
-  const double t = static_cast<double>(info.step + 1);
-  const double correction1 = 1.0 - std::pow(static_cast<double>(spec.beta1), t);
-  const double correction2 = 1.0 - std::pow(static_cast<double>(spec.beta2), t);
-  const auto step_size = static_cast<float>(static_cast<double>(info.lr) / correction1);
-  const auto inverse_root = static_cast<float>(1.0 / std::sqrt(correction2));
-  const float scale = info.gradient_scale;
-  const float decay = spec.weight_decay;
-  const float beta1 = spec.beta1;
-  const float beta2 = spec.beta2;
-  const float rest1 = 1.0F - beta1;
-  const float rest2 = 1.0F - beta2;
-  const float epsilon = spec.epsilon;
-#pragma omp simd
-  for (std::size_t i = 0; i < o.n; ++i) {
-    const float gradient = o.g[i] * scale + decay * o.w[i];
-    const float first = beta1 * m[i] + rest1 * gradient;
-    const float second = beta2 * v[i] + rest2 * (gradient * gradient);
-    m[i] = first;
-    v[i] = second;
-    o.out[i] = o.w[i] - step_size * (first / (std::sqrt(second) * inverse_root + epsilon));
-  }
 }
 
 }  // namespace
@@ -108,17 +35,14 @@ void Optimizer::apply(std::size_t begin, std::span<const float> weights_in,
                     "its {} elements",
                     begin, begin + n, weights_in.size(), weights_out.size(), elements_));
   }
-  const Operands operands{weights_in.data(), weights_out.data(), gradient.data(), n};
-  float* state = state_.as<float>().data();
-  if (spec_.kind == OptimizerKind::adam) {
-    adam(operands, state + begin, state + elements_ + begin, spec_, info);
-  } else if (spec_.momentum == 0.0F) {
-    plain_sgd(operands, spec_, info);
-  } else if (spec_.nesterov) {
-    nesterov_sgd(operands, state + begin, spec_, info);
-  } else {
-    momentum_sgd(operands, state + begin, spec_, info);
-  }
+  const auto moment = [&](std::size_t index) {
+    return index < moments(spec_) ? state_.as<float>().data() + index * elements_ + begin : nullptr;
+  };
+  const kernels::UpdateOperands operands{weights_in.data(), weights_out.data(), gradient.data(),
+                                         moment(0), moment(1)};
+  kernels::with_update_rule(operands, spec_, info, [n](const auto& rule) {
+    kernels::for_each(static_cast<std::int64_t>(n), rule);
+  });
 }
 
 void Optimizer::save(StateWriter& writer) const {

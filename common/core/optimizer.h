@@ -8,17 +8,11 @@
 #include <span>
 
 #include "common/base/buffer.h"
+#include "common/core/update_info.h"
 #include "common/sync/optimizer_spec.h"
 #include "common/sync/state_io.h"
 
 namespace paceline {
-
-/// One update: where the bits come from besides weights and gradients.
-struct UpdateInfo {
-  std::int64_t step = 0;  ///< updates this range has seen before; Adam's bias correction
-  float lr = 0.0F;
-  float gradient_scale = 1.0F;  ///< multiplies the gradient sum: 1 / samples
-};
 
 /// State (momentum, or Adam's two moments) for `elements` weights, zero at first. Not thread-safe;
 /// disjoint ranges may be applied from different threads.

@@ -1,75 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Row functors run by a team of four lanes, as a GPU would, against the one lane of the CPU.
+// Row functors run by a team of eight lanes, as a GPU would, against the one lane of the CPU.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <array>
-#include <barrier>
 #include <cmath>
 #include <limits>
-#include <thread>
 
 #include "common/core/kernels.h"
 #include "tests/core/inputs.h"
+#include "tests/core/thread_lanes.h"
 
 namespace paceline {
 namespace {
-
-constexpr std::int64_t kLanes = 4;
-
-/// What the lanes share: a slot each, and a barrier around its use.
-struct TeamState {
-  std::array<double, kLanes> slots{};
-  std::barrier<> barrier{kLanes};
-};
-
-/// One of four threads that run a row functor together.
-class ThreadTeam {
- public:
-  ThreadTeam(TeamState& state, std::int64_t lane) : state_(state), lane_(lane) {}
-  [[nodiscard]] std::int64_t lane() const { return lane_; }
-  [[nodiscard]] std::int64_t size() const { return kLanes; }
-  [[nodiscard]] float sum(float value) const {
-    return combine(value, [](float a, float b) { return a + b; });
-  }
-  [[nodiscard]] float max(float value) const {
-    return combine(value, [](float a, float b) { return a > b ? a : b; });
-  }
-  [[nodiscard]] std::int64_t min(std::int64_t value) const {
-    return combine(value, [](std::int64_t a, std::int64_t b) { return std::min(a, b); });
-  }
-
- private:
-  template <typename T, typename F>
-  T combine(T value, F f) const {
-    state_.slots[static_cast<std::size_t>(lane_)] = static_cast<double>(value);
-    state_.barrier.arrive_and_wait();
-    T all = static_cast<T>(state_.slots[0]);
-    for (std::size_t lane = 1; lane < kLanes; ++lane) {
-      all = f(all, static_cast<T>(state_.slots[lane]));
-    }
-    state_.barrier.arrive_and_wait();
-    return all;
-  }
-  TeamState& state_;
-  std::int64_t lane_;
-};
-
-template <typename F>
-void for_rows_by_team(std::int64_t rows, const F& f) {
-  TeamState state;
-  std::vector<std::thread> lanes;
-  for (std::int64_t lane = 0; lane < kLanes; ++lane) {
-    lanes.emplace_back([&, lane] {
-      for (std::int64_t row = 0; row < rows; ++row) {
-        f(ThreadTeam(state, lane), row);
-      }
-    });
-  }
-  for (std::thread& lane : lanes) {
-    lane.join();
-  }
-}
 
 struct SoftmaxResult {
   explicit SoftmaxResult(std::size_t rows, std::size_t classes)
@@ -95,7 +36,7 @@ TEST(SoftmaxCrossEntropy, TeamOfLanesMatchesOne) {
     SoftmaxResult one(rows, classes);
     SoftmaxResult team(rows, classes);
     kernels::for_rows(static_cast<std::int64_t>(rows), softmax(logits, labels, one));
-    for_rows_by_team(static_cast<std::int64_t>(rows), softmax(logits, labels, team));
+    test::for_rows_by_lanes(static_cast<std::int64_t>(rows), softmax(logits, labels, team));
     EXPECT_LE(test::relative_error(team.gradient, test::widen(one.gradient)), 1e-6);
     EXPECT_LE(test::relative_error(team.loss, test::widen(one.loss)), 1e-6);
     EXPECT_EQ(team.correct, one.correct);
@@ -150,9 +91,34 @@ TEST(MaxPool, TeamOfLanesMatchesOne) {
   };
   kernels::for_rows(rows, forward(one));
   kernels::for_rows(rows, backward(one));
-  for_rows_by_team(rows, forward(team));
-  for_rows_by_team(rows, backward(team));
+  test::for_rows_by_lanes(rows, forward(team));
+  test::for_rows_by_lanes(rows, backward(team));
   EXPECT_EQ(one, team);
+}
+
+TEST(BiasGradient, TeamOfLanesGivesTheSameBits) {
+  for (const std::size_t columns : {std::size_t{1}, std::size_t{64}, std::size_t{100}}) {
+    for (const bool masked : {false, true}) {
+      const std::size_t rows = 300;  // over two blocks of the sum
+      const auto y = test::values(1, rows * columns);
+      struct Result {
+        std::vector<float> dy;
+        std::vector<float> bias;
+        bool operator==(const Result&) const = default;
+      };
+      Result one{test::values(2, rows * columns), std::vector<float>(columns)};
+      Result team = one;
+      const auto functor = [&](Result& r) {
+        return kernels::BiasGradient{masked ? y.data() : nullptr, r.dy.data(), r.bias.data(),
+                                     static_cast<std::int64_t>(rows),
+                                     static_cast<std::int64_t>(columns)};
+      };
+      const auto tiles = static_cast<std::int64_t>((columns + 63) / 64);
+      kernels::for_column_tiles(static_cast<std::int64_t>(columns), functor(one));
+      test::for_rows_by_lanes(tiles, functor(team));
+      EXPECT_EQ(one, team) << columns << " columns, masked " << masked;
+    }
+  }
 }
 
 }  // namespace

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// The update rules as functors of one element: g++ compiles them into the loops of optimizer.cpp,
+// nvcc into kernels. Only for files compiled without contraction of a·b+c (they define
+// PACELINE_NO_CONTRACTION beside the flag): with one rounding per operation and IEEE division and
+// square root, an element's bits depend neither on its place in a vector nor on the device.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "common/core/kernels.h"
+#include "common/core/update_info.h"
+#include "common/sync/optimizer_spec.h"
+
+#if !defined(PACELINE_NO_CONTRACTION)
+#error "compile with -ffp-contract=off (nvcc: --fmad=false) and define PACELINE_NO_CONTRACTION"
+#endif
+
+namespace paceline::kernels {
+
+/// Pointers to the first element of the range to update; `in` and `out` may be the same.
+struct UpdateOperands {
+  const float* in;
+  float* out;
+  const float* gradient;
+  float* moment1;  ///< momentum, or Adam's first moment; null without
+  float* moment2;  ///< Adam's second moment; null without
+};
+
+struct PlainSgd {
+  UpdateOperands at;
+  float scale;
+  float decay;
+  float lr;
+
+  PACELINE_HD void operator()(std::int64_t i) const {
+    const float gradient = at.gradient[i] * scale + decay * at.in[i];
+    at.out[i] = at.in[i] - lr * gradient;
+  }
+};
+
+struct MomentumSgd {
+  UpdateOperands at;
+  float scale;
+  float decay;
+  float lr;
+  float momentum;
+
+  PACELINE_HD void operator()(std::int64_t i) const {
+    const float gradient = at.gradient[i] * scale + decay * at.in[i];
+    const float velocity = momentum * at.moment1[i] + gradient;
+    at.moment1[i] = velocity;
+    at.out[i] = at.in[i] - lr * velocity;
+  }
+};
+
+struct NesterovSgd {
+  UpdateOperands at;
+  float scale;
+  float decay;
+  float lr;
+  float momentum;
+
+  PACELINE_HD void operator()(std::int64_t i) const {
+    const float gradient = at.gradient[i] * scale + decay * at.in[i];
+    const float velocity = momentum * at.moment1[i] + gradient;
+    at.moment1[i] = velocity;
+    at.out[i] = at.in[i] - lr * (gradient + momentum * velocity);
+  }
+};
+
+/// m <- β1·m + (1−β1)·g;  v <- β2·v + (1−β2)·g²;  w <- w − step_size · m / (√v · inverse_root + ε)
+struct Adam {
+  UpdateOperands at;
+  float scale;
+  float decay;
+  float beta1;
+  float beta2;
+  float rest1;         ///< 1 − β1
+  float rest2;         ///< 1 − β2
+  float step_size;     ///< lr / (1 − β1^t)
+  float inverse_root;  ///< 1 / √(1 − β2^t)
+  float epsilon;
+
+  PACELINE_HD void operator()(std::int64_t i) const {
+    const float gradient = at.gradient[i] * scale + decay * at.in[i];
+    const float first = beta1 * at.moment1[i] + rest1 * gradient;
+    const float second = beta2 * at.moment2[i] + rest2 * (gradient * gradient);
+    at.moment1[i] = first;
+    at.moment2[i] = second;
+    at.out[i] = at.in[i] - step_size * (first / (std::sqrt(second) * inverse_root + epsilon));
+  }
+};
+
+inline Adam adam_rule(const UpdateOperands& at, const OptimizerSpec& spec, const UpdateInfo& info) {
+  const double t = static_cast<double>(info.step + 1);
+  const double correction1 = 1.0 - std::pow(static_cast<double>(spec.beta1), t);
+  const double correction2 = 1.0 - std::pow(static_cast<double>(spec.beta2), t);
+  return {at,
+          info.gradient_scale,
+          spec.weight_decay,
+          spec.beta1,
+          spec.beta2,
+          1.0F - spec.beta1,
+          1.0F - spec.beta2,
+          static_cast<float>(static_cast<double>(info.lr) / correction1),
+          static_cast<float>(1.0 / std::sqrt(correction2)),
+          spec.epsilon};
+}
+
+/// Calls run(rule) with the functor that `spec` asks for.
+template <typename Run>
+void with_update_rule(const UpdateOperands& at, const OptimizerSpec& spec, const UpdateInfo& info,
+                      Run&& run) {
+  const float scale = info.gradient_scale;
+  const float decay = spec.weight_decay;
+  if (spec.kind == OptimizerKind::adam) {
+    run(adam_rule(at, spec, info));
+  } else if (spec.momentum == 0.0F) {
+    run(PlainSgd{at, scale, decay, info.lr});
+  } else if (spec.nesterov) {
+    run(NesterovSgd{at, scale, decay, info.lr, spec.momentum});
+  } else {
+    run(MomentumSgd{at, scale, decay, info.lr, spec.momentum});
+  }
+}
+
+}  // namespace paceline::kernels

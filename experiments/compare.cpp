@@ -51,6 +51,16 @@ std::vector<NamedConfig> planned_runs(const CompareOptions& options) {
   return runs;
 }
 
+Summary failed_row(const std::string& name, const Config& config) {
+  Summary row;
+  row.name = name;
+  row.backend = config.sync;
+  row.world_size = config.world;
+  row.target_accuracy = config.train.target_accuracy;
+  row.failed = true;
+  return row;
+}
+
 }  // namespace
 
 Config without_emulation(Config config, int cores) {
@@ -64,8 +74,7 @@ Config without_emulation(Config config, int cores) {
 int compare(const CompareOptions& options) {
   const std::vector<NamedConfig> runs = planned_runs(options);
   std::vector<Summary> summaries;
-  std::vector<std::filesystem::path> directories;
-  int failed = 0;
+  std::vector<std::filesystem::path> directories;  // empty for a run that failed
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const auto& [name, config] = runs[i];
     const std::string heading = fmt::format("[{}/{}] {}", i + 1, runs.size(), name);
@@ -88,15 +97,18 @@ int compare(const CompareOptions& options) {
       throw;
     } catch (const Error& error) {
       fmt::print(stderr, "paceline: {}: {}\n", name, error.what());
-      ++failed;
+      summaries.push_back(failed_row(name, config));
+      directories.emplace_back();
     }
   }
   set_speedups(summaries);
   for (std::size_t i = 0; i < summaries.size(); ++i) {
-    write_file_atomically(directories[i] / "summary.json", summary_to_json(summaries[i]));
+    if (!summaries[i].failed) {
+      write_file_atomically(directories[i] / "summary.json", summary_to_json(summaries[i]));
+    }
   }
   fmt::print("{}", compare_table(summaries, options.format));
-  return failed > 0 ? 1 : 0;
+  return std::ranges::any_of(summaries, &Summary::failed) ? 1 : 0;
 }
 
 }  // namespace paceline

@@ -183,7 +183,8 @@ void find_hub(LaunchEnvironment& launch, const Variables& variables) {
 std::uint64_t job_nonce(const LaunchEnvironment& launch, const Variables& variables) {
   constexpr std::uint64_t kBasis = 0xcbf29ce484222325;
   constexpr std::uint64_t kPrime = 0x100000001b3;
-  std::string text = fmt::format("{} {} {}", launch.world, launch.hub_host, launch.hub_port);
+  // Not the world size: a rank with another one belongs here, and the hub tells it so.
+  std::string text = fmt::format("{} {}", launch.hub_host, launch.hub_port);
   constexpr std::array<std::string_view, 7> kJobNames{
       "PACELINE_JOB_ID", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid",
       "SLURM_JOB_ID",    "SLURM_STEP_ID",       "PMI_JOBID"};

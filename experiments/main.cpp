@@ -22,6 +22,12 @@ Examples:
 
 Exit status: 0 success, 1 the run failed, 2 bad configuration, 128+n ended by signal n.)";
 
+/// One line, as for every other mistake.
+int report_flags(const CLI::ParseError& error) {
+  fmt::print(stderr, "paceline: {} (paceline --help shows what is allowed)\n", error.what());
+  return 2;
+}
+
 int report(const std::exception& error, int status) {
   fmt::print(stderr, "paceline: {}\n", error.what());
   return status;
@@ -48,9 +54,7 @@ int main(int argc, char** argv) {
     program.parse(argc, argv);
     return action();
   } catch (const CLI::ParseError& error) {
-    const bool asked = error.get_exit_code() == 0;
-    const int shown = program.exit(error);
-    return asked ? shown : 2;
+    return error.get_exit_code() == 0 ? program.exit(error) : report_flags(error);
   } catch (const paceline::Interrupted& error) {
     return report(error, 128 + error.signal());
   } catch (const paceline::ConfigError& error) {

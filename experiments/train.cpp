@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <oneapi/dnnl/dnnl_version.h>
 
+#include <memory>
+
 #include "common/base/error.h"
 #include "common/base/sha256.h"
 #include "common/config/print.h"
@@ -87,6 +89,24 @@ void validate_launched(const Config& config, const LaunchEnvironment& launched) 
   throw Error(result.error);
 }
 
+/// A hub that cannot listen names the key that says where.
+JobResult launch_at_host(const LaunchPlan& plan) {
+  try {
+    return launch(plan);
+  } catch (const ConfigError& error) {
+    throw ConfigError(fmt::format("comm.host: {}", error.what()));
+  }
+}
+
+std::unique_ptr<JobHub> host_hub(const JobSpec& spec, const LaunchEnvironment& launched) {
+  try {
+    return std::make_unique<JobHub>(spec, launched.hub_host, launched.hub_port);
+  } catch (const ConfigError& error) {
+    throw ConfigError(
+        fmt::format("--hub (or PACELINE_HUB, MASTER_ADDR and MASTER_PORT): {}", error.what()));
+  }
+}
+
 std::map<std::string, std::string> library_versions() {
   return {{"oneDNN",
            fmt::format("{}.{}.{}", DNNL_VERSION_MAJOR, DNNL_VERSION_MINOR, DNNL_VERSION_PATCH)}};
@@ -98,7 +118,7 @@ FinishedRun run_training(const Config& config, const TrainOptions& options) {
   validate_run(config);
   static_cast<void>(load_datasets(config));  // a bad file is told before a process starts
   const RunDirectory directory = RunDirectory::create(config, read_environment(library_versions()));
-  const JobResult result = launch(make_plan(config, directory.path(), options));
+  const JobResult result = launch_at_host(make_plan(config, directory.path(), options));
   if (result.exit_status != 0) {
     throw_failure(result);
   }
@@ -122,14 +142,14 @@ int run_launched(Config config, const LaunchEnvironment& launched, const TrainOp
     fmt::print(stderr, "rank 0 of {} (world size from {})\n", launched.world,
                name_of(launched.source));
   }
-  const RunDirectory directory = RunDirectory::create(config, read_environment(library_versions()));
-  member.run_directory = directory.path();
   JobSpec spec = job_spec(config);
   spec.nonce = launched.nonce;
-  JobHub hub(spec, launched.hub_host, launched.hub_port);
+  const std::unique_ptr<JobHub> hub = host_hub(spec, launched);
+  const RunDirectory directory = RunDirectory::create(config, read_environment(library_versions()));
+  member.run_directory = directory.path();
   const int status = run_member(config, member);
   if (status != 0) {
-    fmt::print(stderr, "paceline: {}\n", hub.failure());
+    fmt::print(stderr, "paceline: {}\n", hub->failure());
     return status;
   }
   static_cast<void>(complete(directory, config));

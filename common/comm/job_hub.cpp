@@ -115,10 +115,9 @@ class JobHub::Impl final : public JobConnection::Listener {
       acceptor_.listen();
       port_ = acceptor_.local_endpoint().port();
     } catch (const boost::system::system_error& error) {
-      throw ConfigError(
-          fmt::format("cannot listen on {}: {} (another address or a free port is "
-                      "needed; port 0 takes any)",
-                      where, error.code().message()));
+      throw ConfigError(fmt::format(
+          "cannot listen on {}: {}; it must be a free port of an address of this machine", where,
+          error.code().message()));
     }
   }
 
@@ -220,7 +219,9 @@ class JobHub::Impl final : public JobConnection::Listener {
                                 printable(hello.digest), printable(spec_.config_digest))};
     }
     if (members_[hello.member].connection) {
-      return JobEnd{EndKind::config, fmt::format("{} joined twice", name)};
+      return JobEnd{EndKind::config, fmt::format("{} joined twice: every process needs a number of "
+                                                 "its own",
+                                                 name)};
     }
     return std::nullopt;
   }
@@ -321,8 +322,12 @@ class JobHub::Impl final : public JobConnection::Listener {
   void failed(int member, const JobEnd& failure) {
     members_[static_cast<std::size_t>(member)].left = true;
     const bool own = failure.kind == EndKind::error || failure.kind == EndKind::config;
-    JobEnd reason{own ? failure.kind : EndKind::error,
-                  fmt::format("{} failed: {}", member_name(member, spec_.world), failure.reason)};
+    const std::string name = member_name(member, spec_.world);
+    std::string why = failure.reason;
+    if (why.starts_with(name + ": ")) {
+      why.erase(0, name.size() + 2);
+    }
+    JobEnd reason{own ? failure.kind : EndKind::error, fmt::format("{} failed: {}", name, why)};
     if (own) {
       end(std::move(reason));
     } else if (!held_back_) {

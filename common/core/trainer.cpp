@@ -275,7 +275,7 @@ class Run {
       throw Error(
           fmt::format("rank {}: the loss is {} at step {}: lower optimizer.lr (now {}), or set "
                       "train.on_nan=continue to go on",
-                      parts_.workers.rank(), result.loss_sum, t, lr));
+                      parts_.workers.rank(), std::abs(result.loss_sum), t, lr));
     }
     const StepReport report = driver_.commit();
     parts_.observer.phase("commit", t);

@@ -34,8 +34,10 @@ std::string label(const Summary& s) {
 Column measured(std::string heading, std::string csv_name, double Summary::*field, double scale,
                 const char* pattern) {
   return {std::move(heading), std::move(csv_name), false,
-          [=](const Summary& s) { return fmt::format(fmt::runtime(pattern), s.*field * scale); },
-          [=](const Summary& s) { return fmt::format("{}", s.*field); }};
+          [=](const Summary& s) {
+            return s.failed ? "-" : fmt::format(fmt::runtime(pattern), s.*field * scale);
+          },
+          [=](const Summary& s) { return s.failed ? "" : fmt::format("{}", s.*field); }};
 }
 
 Column optional_column(std::string heading, std::string csv_name,
@@ -78,14 +80,17 @@ std::vector<Column> columns(const std::vector<Summary>& summaries) {
   all.push_back(measured("compute ms", "compute_s", &Summary::compute_s, 1e3, "{:.1f}"));
   all.push_back(measured("exposed ms", "exposed_comm_s", &Summary::exposed_comm_s, 1e3, "{:.1f}"));
   all.push_back(measured("wait ms", "wait_s", &Summary::wait_s, 1e3, "{:.1f}"));
-  all.push_back({"sent/step", "bytes_sent_per_rank", false,
-                 [](const Summary& s) { return human_bytes(s.bytes_sent_per_rank); },
-                 [](const Summary& s) { return fmt::format("{}", s.bytes_sent_per_rank); }});
+  all.push_back(
+      {"sent/step", "bytes_sent_per_rank", false,
+       [](const Summary& s) { return s.failed ? "-" : human_bytes(s.bytes_sent_per_rank); },
+       [](const Summary& s) { return s.failed ? "" : fmt::format("{}", s.bytes_sent_per_rank); }});
   all.push_back(measured("accuracy", "test_accuracy", &Summary::test_accuracy, 100, "{:.2f}%"));
   all.push_back(target_column(summaries));
-  if (std::ranges::any_of(summaries, &Summary::host_bound)) {
-    all.push_back({"", "note", true,
-                   [](const Summary& s) { return s.host_bound ? "host-bound" : ""; }, nullptr});
+  const auto note = [](const Summary& s) {
+    return s.failed ? "FAILED" : s.host_bound ? "host-bound" : "";
+  };
+  if (std::ranges::any_of(summaries, [&](const Summary& s) { return *note(s) != '\0'; })) {
+    all.push_back({"", "note", true, note, nullptr});
   }
   return all;
 }
@@ -120,8 +125,9 @@ std::string markdown_cell(std::string text) {
 
 std::string csv(const std::vector<Summary>& summaries, std::vector<Column> all) {
   if (all.back().csv_name == "note") all.pop_back();
-  all.push_back({"", "host_bound", true, nullptr,
-                 [](const Summary& s) { return s.host_bound ? "true" : "false"; }});
+  all.push_back({"", "host_bound", true, nullptr, [](const Summary& s) {
+                   return s.failed ? "failed" : s.host_bound ? "true" : "false";
+                 }});
   std::string out;
   for (const Column& column : all) {
     if (!out.empty()) out += ',';

@@ -228,7 +228,7 @@ void set_speedups(std::vector<Summary>& summaries) {
   for (Summary& summary : summaries) {
     summary.speedup.reset();
     summary.efficiency.reset();
-    if (!known) continue;
+    if (!known || summary.failed) continue;
     summary.speedup = summary.samples_per_second / base;
     summary.efficiency = *summary.speedup / summary.world_size;
   }

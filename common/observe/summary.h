@@ -72,6 +72,7 @@ struct Summary {
   double late_fraction = 0.0;  ///< steps that missed it, worst rank
   MemorySummary memory;
   std::vector<EvaluationSummary> evaluations;
+  bool failed = false;  ///< a row without measurements in a comparison; never in summary.json
 };
 
 /// JSON with an indent of two, keys in the order above, a newline at the end.
@@ -81,8 +82,8 @@ struct Summary {
 [[nodiscard]] Summary summary_from_json(std::string_view text, std::string_view source);
 [[nodiscard]] Summary load_summary(const std::filesystem::path& file);
 
-/// Sets speedup and efficiency of each against the first whose backend is "single" (all are left
-/// empty without one).
+/// Sets speedup and efficiency of each that did not fail against the first whose backend is
+/// "single" (all are left empty without one).
 void set_speedups(std::vector<Summary>& summaries);
 
 }  // namespace paceline

@@ -179,8 +179,9 @@ TEST(Job, TwoWithTheSameNumberEndTheJob) {
   const JobSpec spec = job_spec(2, 0, 5s);
   const Refused refused = join_wrongly(spec, spec, 0);
   // Which of the two came first is open; both must hear the same.
-  EXPECT_EQ(refused.intruder, "config: rank 0 joined twice");
-  EXPECT_EQ(refused.peer, "config: rank 0 joined twice");
+  EXPECT_EQ(refused.intruder,
+            "config: rank 0 joined twice: every process needs a number of its own");
+  EXPECT_EQ(refused.peer, "config: rank 0 joined twice: every process needs a number of its own");
 }
 
 TEST(Job, AnotherConfigurationEndsTheJob) {
@@ -234,7 +235,7 @@ TEST(Job, ADuplicateInARunningJobIsRefusedAlone) {
                       AbortToken abort;
                       const JobMember again(spec, 0, kHost, hub.port(), abort);
                     }),
-                    "config: rank 0 joined twice");
+                    "config: rank 0 joined twice: every process needs a number of its own");
         }
         job.everyone().barrier();
       });

@@ -52,7 +52,7 @@ Config resolve(const TrainFlags& flags) {
 }
 
 int run(TrainFlags flags) {
-  if (flags.launch.rank) {
+  if (flags.launch.rank && !flags.world.empty()) {
     flags.launch.world = flags.world;
   }
   const Config config = resolve(flags);

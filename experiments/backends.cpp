@@ -7,6 +7,7 @@
 #include "async/hogwild.h"
 #include "common/base/error.h"
 #include "common/config/validate.h"
+#include "common/core/cuda_module.h"
 #include "experiments/labs/my_backend/my_backend.h"
 #include "ps/ps_backend.h"
 #include "ring/ring_backend.h"
@@ -29,14 +30,27 @@ Backend find_backend(std::string_view name) {
   throw ConfigError(fmt::format("sync = \"{}\": no such backend; allowed: {}", name, known));
 }
 
+namespace {
+
+std::string why_not_cuda() {
+  const CudaModule& module = cuda_module();
+  return module.usable() ? "layers do not compute on GPUs yet (this version has only the "
+                           "optimizers and some row kernels for them)"
+                         : module.reason();
+}
+
+}  // namespace
+
 void validate_run(const Config& config) {
   std::vector<std::string_view> names;
   for (const Backend& backend : all_backends()) {
     names.push_back(backend.name);
   }
-  validate(config, {names, [](std::string_view key, std::string_view text) {
+  validate(config, {names,
+                    [](std::string_view key, std::string_view text) {
                       static_cast<void>(parse_link(key, text));
-                    }});
+                    },
+                    why_not_cuda});
   const Backend backend = find_backend(config.sync);
   if (backend.validate != nullptr) {
     backend.validate(config);

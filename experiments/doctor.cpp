@@ -105,8 +105,7 @@ void add_gpu_words(const DoctorReport& report, std::vector<std::string>& words) 
     words.emplace_back("There is no usable GPU: all layers run on the CPU (device=cpu).");
   } else {
     words.emplace_back(
-        "There is a GPU, but this build has no GPU support: all layers run on the CPU "
-        "(device=cpu).");
+        "There is a GPU, but layers do not compute on GPUs yet: all run on the CPU (device=cpu).");
   }
   if (report.build.find("Release") == std::string::npos) {
     words.push_back(
@@ -149,6 +148,7 @@ void append_program(std::string& out, const DoctorReport& report) {
   append_row(out, "paceline", report.environment.version);
   append_row(out, "compiler", report.environment.compiler);
   append_row(out, "build", report.build);
+  append_row(out, "CUDA module", report.machine.cuda_module);
   for (const auto& [name, version] : report.environment.libraries) append_row(out, name, version);
 }
 
@@ -224,6 +224,7 @@ std::string doctor_json(const DoctorReport& report) {
   json["no_gpu_because"] =
       machine.gpu.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(machine.gpu);
   json["gpu_driver"] = machine.driver;
+  json["cuda_module"] = machine.cuda_module;
   json["loopback"] = {
       {"ipv4", loopback_json(report.ipv4)},
       {"ipv6", report.ipv6 ? loopback_json(*report.ipv6) : nlohmann::ordered_json(nullptr)}};

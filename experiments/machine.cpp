@@ -21,6 +21,7 @@
 #include <sstream>
 
 #include "common/config/value_text.h"
+#include "common/core/cuda_module.h"
 #include "common/observe/environment.h"
 
 namespace paceline {
@@ -228,6 +229,7 @@ Machine inspect_machine() {
   machine.ipv6_loopback = has_ipv6_loopback();
   machine.gpu = ask_cuda_driver(machine);
   machine.driver = driver_version();
+  machine.cuda_module = cuda_module().description();
   return machine;
 }
 

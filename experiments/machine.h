@@ -40,6 +40,7 @@ struct Machine {
   std::string gpu;                ///< why there is none; empty when gpus is not
   std::vector<std::string> gpus;  ///< one entry per GPU
   std::string driver;             ///< its version, empty without
+  std::string cuda_module;        ///< what this program's CUDA module can use, or why not
 };
 
 [[nodiscard]] Machine inspect_machine();

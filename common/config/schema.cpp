@@ -60,7 +60,8 @@ void add_general_keys(std::vector<Key>& keys) {
                       "the backend that synchronises gradients; in a file also sync.backend"));
   keys.push_back(choice("model", top<&Config::model>, {"softmax", "mlp", "cnn"},
                         "softmax regression, MLP 784-512-512-10, or a CNN with two convolutions"));
-  keys.push_back(choice("device", top<&Config::device>, {"cpu", "cuda"}, "where layers compute"));
+  keys.push_back(choice("device", top<&Config::device>, {"cpu", "cuda"},
+                        "where layers compute; cuda is refused for now, and says why"));
   keys.push_back(integer("world", top<&Config::world>, 1, 1024, "workers"));
   keys.push_back(integer("seed", top<&Config::seed>, 0, kMost,
                          "of the initial weights and of the order of samples"));

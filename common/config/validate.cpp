@@ -23,11 +23,16 @@ void check_backend(const Config& config, std::span<const std::string_view> backe
       near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near), fmt::join(backends, ", ")));
 }
 
+void check_device(const Config& config, const ValidationRules& rules) {
+  if (config.device != "cuda") return;
+  const std::string why_not =
+      rules.why_not_cuda ? rules.why_not_cuda() : "this program knows no GPU";
+  if (why_not.empty()) return;
+  throw ConfigError(
+      fmt::format("device = \"cuda\" cannot be used here: {}; allowed: cpu", why_not));
+}
+
 void check_training(const Config& config) {
-  if (config.device == "cuda") {
-    throw ConfigError(
-        "device = \"cuda\" is not available: this build has no GPU support; use device=cpu");
-  }
   const std::int64_t steps = planned_steps(config);
   if (config.lr.warmup_steps > steps) {
     throw ConfigError(fmt::format(
@@ -85,6 +90,7 @@ std::int64_t planned_steps(const Config& config) noexcept {
 
 void validate(const Config& config, const ValidationRules& rules) {
   check_backend(config, rules.backends);
+  check_device(config, rules);
   check_training(config);
   check_fault(config, "fault.kill", config.fault.kill);
   check_fault(config, "fault.stop", config.fault.stop);

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cmath>
-#include <cstddef>
 #include <cstdint>
 
 #include "common/core/kernels.h"
@@ -18,15 +17,6 @@
 #endif
 
 namespace paceline::kernels {
-
-/// Pointers to the first element of the range to update; `in` and `out` may be the same.
-struct UpdateOperands {
-  const float* in;
-  float* out;
-  const float* gradient;
-  float* moment1;  ///< momentum, or Adam's first moment; null without
-  float* moment2;  ///< Adam's second moment; null without
-};
 
 struct PlainSgd {
   UpdateOperands at;

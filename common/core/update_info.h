@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// What one update of a range of weights is given, as plain data.
 #pragma once
 
 #include <cstdint>
@@ -11,5 +12,18 @@ struct UpdateInfo {
   float lr = 0.0F;
   float gradient_scale = 1.0F;  ///< multiplies the gradient sum: 1 / samples
 };
+
+namespace kernels {
+
+/// Pointers to the first element of the range to update; `in` and `out` may be the same.
+struct UpdateOperands {
+  const float* in;
+  float* out;
+  const float* gradient;
+  float* moment1;  ///< momentum, or Adam's first moment; null without
+  float* moment2;  ///< Adam's second moment; null without
+};
+
+}  // namespace kernels
 
 }  // namespace paceline

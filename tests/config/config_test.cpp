@@ -277,7 +277,7 @@ TEST(Validate, CrossFieldRules) {
   EXPECT_TRUE(has(validate_message([](Config& c) { c.sync = "rnig"; }), "did you mean 'ring'?"));
   EXPECT_TRUE(
       has(validate_message([](Config& c) { c.sync = "xyzzy"; }), "one of single, ps, ring"));
-  EXPECT_TRUE(has(validate_message([](Config& c) { c.device = "cuda"; }), "no GPU support"));
+  EXPECT_TRUE(has(validate_message([](Config& c) { c.device = "cuda"; }), "knows no GPU"));
   const auto warmup = validate_message([](Config& c) {
     c.train.samples = 129;
     c.lr.warmup_steps = 4;
@@ -299,6 +299,23 @@ TEST(Validate, CrossFieldRules) {
   EXPECT_TRUE(has(validate_message([](Config& c) { c.run.name = "a/b"; }), "run.name"));
   EXPECT_TRUE(has(validate_message([](Config& c) { c.run.dir.clear(); }), "run.dir"));
   EXPECT_TRUE(has(validate_message([](Config& c) { c.comm.host.clear(); }), "comm.host"));
+}
+
+TEST(Validate, TellsWhyThereIsNoCuda) {
+  Config config;
+  int asked = 0;
+  std::string reason = "no driver";
+  const ValidationRules rules{kBackends, {}, [&] {
+                                ++asked;
+                                return reason;
+                              }};
+  validate(config, rules);
+  EXPECT_EQ(asked, 0) << "the driver is left alone unless device=cuda";
+  config.device = "cuda";
+  EXPECT_EQ(message_of([&] { validate(config, rules); }),
+            "device = \"cuda\" cannot be used here: no driver; allowed: cpu");
+  reason.clear();
+  validate(config, rules);
 }
 
 TEST(Validate, LinksGoToTheCallersParser) {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "common/core/cuda_module.h"
 #include "experiments/doctor.h"
 
 namespace paceline {
@@ -142,14 +143,16 @@ TEST(Doctor, SmokeRunInBothForms) {
     EXPECT_EQ(report.ipv6->error, "");
   }
   const std::string text = doctor_text(report);
-  for (const char* part : {"cores", "/dev/shm", "oneDNN", "ZeroMQ", "Boost", "NCCL", "compiler",
-                           "NCCL_IB_DISABLE=1", "TCP 127.0.0.1", "What limits runs here"}) {
+  for (const char* part :
+       {"cores", "/dev/shm", "oneDNN", "ZeroMQ", "Boost", "NCCL", "compiler", "NCCL_IB_DISABLE=1",
+        "TCP 127.0.0.1", "CUDA module", "What limits runs here"}) {
     EXPECT_TRUE(has(text, part)) << part;
   }
   const auto json = nlohmann::json::parse(doctor_json(report));
   EXPECT_EQ(json["workers_that_fit"].get<int>(), effective_cores(report.machine));
   EXPECT_EQ(json["notes"][0]["name"].get<std::string>(), "NCCL_IB_DISABLE");
   EXPECT_FALSE(json["limits"].empty());
+  EXPECT_EQ(json["cuda_module"].get<std::string>(), cuda_module().description());
 }
 
 }  // namespace

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+# Decides whether the module libpaceline_cuda.so is built: sets PACELINE_HAVE_CUDA, enables the
+# language, and says in one line what was found.
+set(PACELINE_CUDA AUTO CACHE STRING "Build the CUDA module: AUTO (if nvcc works), ON or OFF")
+set_property(CACHE PACELINE_CUDA PROPERTY STRINGS AUTO ON OFF)
+string(TOUPPER "${PACELINE_CUDA}" paceline_cuda_wish)
+if(paceline_cuda_wish MATCHES "^(1|TRUE|YES|Y)$")
+  set(paceline_cuda_wish ON)
+elseif(paceline_cuda_wish MATCHES "^(0|FALSE|NO|N)$")
+  set(paceline_cuda_wish OFF)
+endif()
+if(NOT paceline_cuda_wish MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "PACELINE_CUDA = ${PACELINE_CUDA} is not allowed: it must be AUTO, ON or OFF")
+endif()
+
+# Sets `reason` to why nvcc cannot build the module, empty if it can. A language that is enabled and
+# does not work would end the configuration, so AUTO tries first.
+function(paceline_try_nvcc reason)
+  set(folder ${CMAKE_BINARY_DIR}/CMakeFiles/paceline_nvcc)
+  file(WRITE ${folder}/try.cu "#include <cuda_runtime.h>\n#include <span>\n__global__ void k() {}\n")
+  execute_process(
+    COMMAND ${PACELINE_NVCC} -std=c++20 -ccbin ${CMAKE_CXX_COMPILER} -shared -Xcompiler -fPIC try.cu -o try.so
+    WORKING_DIRECTORY ${folder} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(status EQUAL 0)
+    set(${reason} "" PARENT_SCOPE)
+  else()
+    file(WRITE ${folder}/output.log "${output}")
+    set(${reason} "${PACELINE_NVCC} does not compile C++20 with ${CMAKE_CXX_COMPILER} (${folder}/output.log)"
+        PARENT_SCOPE)
+  endif()
+endfunction()
+
+set(PACELINE_HAVE_CUDA OFF)
+set(paceline_cuda_why "PACELINE_CUDA=OFF")
+if(NOT paceline_cuda_wish STREQUAL "OFF")
+  if(CMAKE_CUDA_COMPILER)
+    set(PACELINE_NVCC ${CMAKE_CUDA_COMPILER})
+  else()
+    find_program(PACELINE_NVCC NAMES $ENV{CUDACXX} nvcc
+                 PATHS ENV CUDA_HOME /usr/local/cuda PATH_SUFFIXES bin)
+  endif()
+  if(NOT PACELINE_NVCC)
+    set(paceline_cuda_why "no nvcc on PATH, in CUDA_HOME or /usr/local/cuda")
+  elseif(paceline_cuda_wish STREQUAL "AUTO" AND (PACELINE_SANITIZE OR PACELINE_FUZZ))
+    set(paceline_cuda_why "left out of sanitizer builds; PACELINE_CUDA=ON builds it")
+  else()
+    set(paceline_cuda_why "")
+    if(NOT "${PACELINE_NVCC_WORKS}" STREQUAL "${PACELINE_NVCC}")
+      paceline_try_nvcc(paceline_cuda_why)
+    endif()
+  endif()
+  if(paceline_cuda_why STREQUAL "")
+    set(PACELINE_HAVE_CUDA ON)
+    set(PACELINE_NVCC_WORKS ${PACELINE_NVCC} CACHE INTERNAL "The nvcc that was tried and works")
+  elseif(paceline_cuda_wish STREQUAL "ON")
+    message(FATAL_ERROR "PACELINE_CUDA=ON: ${paceline_cuda_why}")
+  endif()
+endif()
+
+if(PACELINE_HAVE_CUDA)
+  # Machine code for both, and PTX of the newer for GPUs still to come.
+  set(CMAKE_CUDA_ARCHITECTURES "80-real;90" CACHE STRING "GPU architectures of the CUDA module")
+  set(CMAKE_CUDA_COMPILER ${PACELINE_NVCC} CACHE FILEPATH "CUDA compiler")
+  set(CMAKE_CUDA_HOST_COMPILER ${CMAKE_CXX_COMPILER} CACHE FILEPATH "nvcc's host compiler")
+  if(CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
+    set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+  endif()
+  enable_language(CUDA)
+  # CMake 3.25 drops the standard silently for compilers newer than itself.
+  foreach(flag CMAKE_CUDA20_STANDARD_COMPILE_OPTION CMAKE_CUDA20_EXTENSION_COMPILE_OPTION)
+    if(NOT ${flag})
+      set(${flag} -std=c++20)
+    endif()
+  endforeach()
+  set(CMAKE_CUDA_STANDARD 20)
+  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+  message(STATUS "CUDA module: yes, nvcc ${CMAKE_CUDA_COMPILER_VERSION} (${PACELINE_NVCC}), "
+                 "architectures ${CMAKE_CUDA_ARCHITECTURES}")
+else()
+  message(STATUS "CUDA module: no (${paceline_cuda_why})")
+endif()

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compiled without contraction of a·b+c, as the CPU's optimizer is (see optimizer_rules.h).
+#include "common/core/cuda/launch.cuh"
+#include "common/core/cuda/launches.h"
+#include "common/core/optimizer_rules.h"
+
+namespace paceline::cuda {
+
+int update(const OptimizerSpec* spec, const UpdateInfo* info,
+           const kernels::UpdateOperands* operands, std::int64_t elements, void* stream) {
+  int status = kSuccess;
+  kernels::with_update_rule(*operands, *spec, *info,
+                            [&](const auto& rule) { status = for_each(elements, rule, stream); });
+  return status;
+}
+
+}  // namespace paceline::cuda

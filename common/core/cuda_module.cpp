@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/core/cuda_module.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <memory>
+
+#include "common/base/error.h"
+
+namespace paceline {
+namespace {
+
+namespace fs = std::filesystem;
+
+#if defined(PACELINE_WITH_CUDA)
+constexpr bool kBuilt = true;
+#else
+constexpr bool kBuilt = false;
+#endif
+
+struct LibraryCloser {
+  void operator()(void* library) const noexcept { dlclose(library); }
+};
+using Library = std::unique_ptr<void, LibraryCloser>;
+
+std::string loader_error() {
+  const char* text = dlerror();
+  return text != nullptr ? text : "no reason given";
+}
+
+std::string version_text(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+std::string device_text(const cuda::DeviceInfo& device) {
+  return fmt::format("{}, {:.1f} GiB, compute capability {}.{}", device.name,
+                     static_cast<double>(device.memory_bytes) / (1 << 30), device.major,
+                     device.minor);
+}
+
+}  // namespace
+
+CudaSearch default_cuda_search() {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error).parent_path();
+  return {kBuilt, {program, program / ".." / PACELINE_LIBRARY_FOLDER}};
+}
+
+CudaModule::CudaModule(const CudaSearch& search) {
+  open(search);
+}
+
+void CudaModule::open(const CudaSearch& search) {
+  if (!search.built) {
+    return fail(CudaState::built_without, "this program was built without CUDA (PACELINE_CUDA)");
+  }
+  fs::path file;
+  std::vector<std::string> tried;
+  for (const fs::path& folder : search.folders) {
+    std::error_code error;
+    const fs::path candidate = (folder / cuda::kModuleFile).lexically_normal();
+    if (fs::exists(candidate, error)) {
+      file = candidate;
+      break;
+    }
+    tried.push_back(candidate.parent_path().string());
+  }
+  if (file.empty()) {
+    return fail(CudaState::module_missing, fmt::format("the module {} is in none of {}",
+                                                       cuda::kModuleFile, fmt::join(tried, ", ")));
+  }
+  if (const Library driver(dlopen(search.driver_library.c_str(), RTLD_LAZY | RTLD_LOCAL));
+      !driver) {
+    return fail(CudaState::no_driver, fmt::format("no NVIDIA driver: {}", loader_error()));
+  }
+  load(file);
+}
+
+void CudaModule::load(const fs::path& file) {
+  void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (library == nullptr) {
+    return fail(CudaState::module_unusable, loader_error());
+  }
+  auto* entry = reinterpret_cast<cuda::EntryPoint*>(dlsym(library, cuda::kEntryPoint));
+  if (entry == nullptr) {
+    return fail(CudaState::module_unusable,
+                fmt::format("{} does not have {}", file.string(), cuda::kEntryPoint));
+  }
+  api_ = entry();
+  if (api_->abi_version != cuda::kAbiVersion) {
+    return fail(CudaState::module_unusable,
+                fmt::format("{} is of interface version {}, this program needs {}", file.string(),
+                            api_->abi_version, cuda::kAbiVersion));
+  }
+  find_devices();
+}
+
+void CudaModule::find_devices() {
+  int count = 0;
+  int status = api_->device_count(&count);
+  if (status == cuda::kNoDevice || (status == cuda::kSuccess && count == 0)) {
+    return fail(CudaState::no_device, "the NVIDIA driver is there, but no device");
+  }
+  const int known = api_->versions(&driver_version_, &runtime_version_);
+  if (status == cuda::kNoDriver) {
+    const bool tells = known == cuda::kSuccess && driver_version_ > 0;
+    return fail(CudaState::no_driver,
+                tells ? fmt::format("the NVIDIA driver is for CUDA {}, the module needs {}",
+                                    version_text(driver_version_), version_text(runtime_version_))
+                      : "no NVIDIA driver that the CUDA runtime can use");
+  }
+  for (int device = 0; device < count && status == cuda::kSuccess; ++device) {
+    status = api_->device_info(device, &devices_.emplace_back());
+  }
+  if (status != cuda::kSuccess) {
+    fail(CudaState::no_device, fmt::format("the NVIDIA driver does not describe its devices: {}",
+                                           api_->error_text(status)));
+  }
+}
+
+void CudaModule::fail(CudaState state, std::string reason) {
+  state_ = state;
+  reason_ = std::move(reason);
+  devices_.clear();
+}
+
+std::string CudaModule::description() const {
+  if (!usable()) {
+    return "not usable: " + reason_;
+  }
+  std::string text;
+  for (const cuda::DeviceInfo& device : devices_) {
+    text += device_text(device) + "; ";
+  }
+  return text + fmt::format("driver for CUDA {}, runtime {}", version_text(driver_version_),
+                            version_text(runtime_version_));
+}
+
+const cuda::Api& CudaModule::api() const {
+  if (!usable()) {
+    throw Error("CUDA cannot be used: " + reason_);
+  }
+  return *api_;
+}
+
+void CudaModule::check(int status, std::string_view what) const {
+  if (status != cuda::kSuccess) {
+    throw Error(fmt::format("CUDA: {}: {}", what, api().error_text(status)));
+  }
+}
+
+const CudaModule& cuda_module() {
+  static const CudaModule module(default_cuda_search());
+  return module;
+}
+
+CudaStream::CudaStream(const CudaModule& module) : module_(module) {
+  module_.check(module_.api().create_stream(&stream_), "creating a stream");
+}
+
+CudaStream::~CudaStream() {
+  static_cast<void>(module_.api().destroy_stream(stream_));
+}
+
+void CudaStream::synchronize() const {
+  module_.check(module_.api().synchronize(stream_), "waiting for a stream");
+}
+
+CudaBuffer::CudaBuffer(const CudaModule& module, std::size_t bytes, std::string_view what)
+    : module_(module), bytes_(bytes) {
+  const cuda::Api& api = module_.api();
+  if (const int status = api.allocate(&memory_, bytes); status != cuda::kSuccess) {
+    std::size_t free_bytes = 0;
+    std::size_t total_bytes = 0;
+    static_cast<void>(api.memory_info(&free_bytes, &total_bytes));
+    throw Error(fmt::format("CUDA: {} wants {} bytes of device memory, {} of {} are free: {}", what,
+                            bytes, free_bytes, total_bytes, api.error_text(status)));
+  }
+}
+
+CudaBuffer::~CudaBuffer() {
+  if (memory_ != nullptr) {
+    static_cast<void>(module_.api().release(memory_));
+  }
+}
+
+void CudaBuffer::upload(std::span<const std::byte> from, const CudaStream& stream) {
+  if (from.size() != bytes_) {
+    throw Error(fmt::format("CUDA: upload of {} bytes into {}", from.size(), bytes_));
+  }
+  module_.check(module_.api().copy_to_device(memory_, from.data(), bytes_, stream.native()),
+                "copying to the device");
+}
+
+void CudaBuffer::download(std::span<std::byte> to, const CudaStream& stream) const {
+  if (to.size() != bytes_) {
+    throw Error(fmt::format("CUDA: download of {} bytes into {}", bytes_, to.size()));
+  }
+  module_.check(module_.api().copy_to_host(to.data(), memory_, bytes_, stream.native()),
+                "copying to the host");
+}
+
+}  // namespace paceline

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// The GPU side of the program, opened at run time: the program links nothing of CUDA and starts
+// where there is no driver. Whoever wants a GPU asks cuda_module() and gets it, or one plain line
+// that says why not.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/core/cuda/abi.h"
+
+namespace paceline {
+
+enum class CudaState : std::uint8_t {
+  usable,
+  built_without,    ///< this program was configured without CUDA
+  module_missing,   ///< libpaceline_cuda.so is not where it should be
+  module_unusable,  ///< it is there, but does not load or is of another version
+  no_driver,        ///< libcuda.so.1 is missing, or older than the module's CUDA
+  no_device,
+};
+
+/// Where to look; tests look elsewhere.
+struct CudaSearch {
+  bool built;                                  ///< was the module built with this program
+  std::vector<std::filesystem::path> folders;  ///< of the module, the first that has it wins
+  std::string driver_library = "libcuda.so.1";
+};
+
+/// What this program was built with: its own folder, then the library folder beside it.
+[[nodiscard]] CudaSearch default_cuda_search();
+
+/// Immutable; any thread. A module once opened stays open until the process ends.
+class CudaModule {
+ public:
+  explicit CudaModule(const CudaSearch& search);
+
+  [[nodiscard]] CudaState state() const noexcept { return state_; }
+  [[nodiscard]] bool usable() const noexcept { return state_ == CudaState::usable; }
+  /// Why it is not usable, one line without a full stop; empty when it is.
+  [[nodiscard]] const std::string& reason() const noexcept { return reason_; }
+  /// The devices and CUDA's versions in one line, or "not usable: " and the reason.
+  [[nodiscard]] std::string description() const;
+  [[nodiscard]] const std::vector<cuda::DeviceInfo>& devices() const noexcept { return devices_; }
+
+  /// Throws Error with the reason when not usable.
+  [[nodiscard]] const cuda::Api& api() const;
+  /// Throws Error "CUDA: WHAT: text" unless status is a success.
+  void check(int status, std::string_view what) const;
+
+ private:
+  void open(const CudaSearch& search);
+  void load(const std::filesystem::path& file);
+  void find_devices();
+  void fail(CudaState state, std::string reason);
+
+  CudaState state_ = CudaState::usable;
+  std::string reason_;
+  const cuda::Api* api_ = nullptr;
+  int driver_version_ = 0;
+  int runtime_version_ = 0;
+  std::vector<cuda::DeviceInfo> devices_;
+};
+
+/// The process's own, opened at the first call.
+[[nodiscard]] const CudaModule& cuda_module();
+
+/// An ordered queue of work on the calling thread's current device. Outlived by the module.
+class CudaStream {
+ public:
+  explicit CudaStream(const CudaModule& module);
+  ~CudaStream();
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+  [[nodiscard]] void* native() const noexcept { return stream_; }
+  /// Blocks until everything queued is done; throws Error when any of it failed.
+  void synchronize() const;
+
+ private:
+  const CudaModule& module_;
+  void* stream_ = nullptr;
+};
+
+/// Device memory, not cleared. Outlived by the module.
+class CudaBuffer {
+ public:
+  /// Throws Error naming `what`, the bytes wanted and those that are free.
+  CudaBuffer(const CudaModule& module, std::size_t bytes, std::string_view what);
+  ~CudaBuffer();
+  CudaBuffer(CudaBuffer&& other) noexcept
+      : module_(other.module_),
+        memory_(std::exchange(other.memory_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)) {}
+  CudaBuffer(const CudaBuffer&) = delete;
+  CudaBuffer& operator=(const CudaBuffer&) = delete;
+  CudaBuffer& operator=(CudaBuffer&&) = delete;
+
+  [[nodiscard]] std::size_t size() const noexcept { return bytes_; }
+  template <typename T>
+  [[nodiscard]] T* as() const noexcept {
+    return static_cast<T*>(memory_);
+  }
+  /// Queued; the host memory is borrowed until the stream is synchronised. Throws Error when the
+  /// sizes differ.
+  void upload(std::span<const std::byte> from, const CudaStream& stream);
+  void download(std::span<std::byte> to, const CudaStream& stream) const;
+
+ private:
+  const CudaModule& module_;
+  void* memory_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace paceline

@@ -17,6 +17,8 @@ constexpr std::size_t kOneshotBytes = 8 * 1024;
 constexpr int kOneshotWorld = 8;
 /// Beyond this many ranks, talking to all of them at once costs more than going around.
 constexpr int kDirectWorld = 16;
+/// From here on one neighbour at a time beats several that share the caches (three or more ranks).
+constexpr std::size_t kRingBytes = std::size_t{4} << 20;
 /// halving_doubling exchanges whole buffers up to here.
 constexpr std::size_t kDoublingBytes = 8 * 1024;
 
@@ -38,7 +40,8 @@ Algorithm pick_algorithm(const CollectiveOptions& options, int world, std::size_
   if (options.any_order && world > 2) {
     return Algorithm::ring;
   }
-  return world <= kDirectWorld ? Algorithm::direct : Algorithm::ring;
+  const bool around = world > kDirectWorld || (world > 2 && bytes >= kRingBytes);
+  return around ? Algorithm::ring : Algorithm::direct;
 }
 
 Collective::Collective(Transport& transport, const Topology& topology,

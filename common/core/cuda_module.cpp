@@ -115,8 +115,8 @@ void CudaModule::find_devices() {
     status = api_->device_info(device, &devices_.emplace_back());
   }
   if (status != cuda::kSuccess) {
-    fail(CudaState::no_device, fmt::format("the NVIDIA driver does not describe its devices: {}",
-                                           api_->error_text(status)));
+    fail(CudaState::no_device,
+         fmt::format("the NVIDIA driver answers with an error: {}", api_->error_text(status)));
   }
 }
 

@@ -40,6 +40,14 @@ TEST(SoftmaxCrossEntropy, TeamOfLanesMatchesOne) {
     EXPECT_LE(test::relative_error(team.gradient, test::widen(one.gradient)), 1e-6);
     EXPECT_LE(test::relative_error(team.loss, test::widen(one.loss)), 1e-6);
     EXPECT_EQ(team.correct, one.correct);
+
+    SoftmaxResult in_place(rows, classes);
+    in_place.gradient = logits;
+    auto functor = softmax(logits, labels, in_place);
+    functor.logits = in_place.gradient.data();
+    test::for_rows_by_lanes(static_cast<std::int64_t>(rows), functor);
+    EXPECT_EQ(in_place.gradient, team.gradient);
+    EXPECT_EQ(in_place.loss, team.loss);
   }
 }
 

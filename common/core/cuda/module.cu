@@ -18,25 +18,33 @@ cudaStream_t native(void* stream) {
   return static_cast<cudaStream_t>(stream);
 }
 
+/// The caller is told by the status; without this the next launch would report it once more.
+int told(cudaError_t status) {
+  if (status != cudaSuccess) {
+    (void)cudaGetLastError();
+  }
+  return status;
+}
+
 const char* error_text(int status) {
   return cudaGetErrorString(static_cast<cudaError_t>(status));
 }
 
 int versions(int* driver, int* runtime) {
   const cudaError_t status = cudaDriverGetVersion(driver);
-  return status != cudaSuccess ? status : cudaRuntimeGetVersion(runtime);
+  return told(status != cudaSuccess ? status : cudaRuntimeGetVersion(runtime));
 }
 
 int device_count(int* count) {
   *count = 0;  // left as it is on an error
-  return cudaGetDeviceCount(count);
+  return told(cudaGetDeviceCount(count));
 }
 
 int device_info(int device, DeviceInfo* info) {
   cudaDeviceProp properties;
   if (const cudaError_t status = cudaGetDeviceProperties(&properties, device);
       status != cudaSuccess) {
-    return status;
+    return told(status);
   }
   *info = {};
   std::memcpy(info->name, properties.name, std::min(sizeof info->name, sizeof properties.name));
@@ -48,46 +56,42 @@ int device_info(int device, DeviceInfo* info) {
 }
 
 int use_device(int device) {
-  return cudaSetDevice(device);
+  return told(cudaSetDevice(device));
 }
 
 int memory_info(std::size_t* free_bytes, std::size_t* total_bytes) {
-  return cudaMemGetInfo(free_bytes, total_bytes);
+  return told(cudaMemGetInfo(free_bytes, total_bytes));
 }
 
 int allocate(void** memory, std::size_t bytes) {
-  const cudaError_t status = cudaMalloc(memory, bytes);
-  if (status != cudaSuccess) {
-    (void)cudaGetLastError();  // told by the status: no later launch may report it
-  }
-  return status;
+  return told(cudaMalloc(memory, bytes));
 }
 
 int release(void* memory) {
-  return cudaFree(memory);
+  return told(cudaFree(memory));
 }
 
 int create_stream(void** stream) {
   cudaStream_t made = nullptr;
   const cudaError_t status = cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking);
   *stream = made;
-  return status;
+  return told(status);
 }
 
 int destroy_stream(void* stream) {
-  return cudaStreamDestroy(native(stream));
+  return told(cudaStreamDestroy(native(stream)));
 }
 
 int synchronize(void* stream) {
-  return cudaStreamSynchronize(native(stream));
+  return told(cudaStreamSynchronize(native(stream)));
 }
 
 int copy_to_device(void* to, const void* from, std::size_t bytes, void* stream) {
-  return cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, native(stream));
+  return told(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, native(stream)));
 }
 
 int copy_to_host(void* to, const void* from, std::size_t bytes, void* stream) {
-  return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, native(stream));
+  return told(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, native(stream)));
 }
 
 constexpr Api kApi{kAbiVersion,

@@ -105,7 +105,9 @@ int run_member(const Config& config, const MemberOptions& options) {
       job.everyone().barrier();
       return 0;
     } catch (const std::exception& error) {
-      job.fail(error);
+      if (const std::exception_ptr untold = job.fail(error)) {
+        std::rethrow_exception(untold);
+      }
       throw;
     }
   } catch (const HubLost&) {

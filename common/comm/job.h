@@ -75,13 +75,13 @@ class JobMember {
   [[nodiscard]] Communicator* workers() noexcept;
   /// Workers and servers by member number.
   [[nodiscard]] Communicator& everyone() noexcept;
-  /// Tells the hub why this member fails, so that the others name this reason and member.
-  /// Returns once the reason has left this process (0.5 s at most); does nothing when the job has
-  /// ended already. Any thread.
-  void fail(const std::string& reason) noexcept;
+  /// Tells the hub why this member fails, so that the others name this reason and member. Null once
+  /// the hub has answered, or had ended the job before: its process reports. Else, after a quarter
+  /// of the timeout at most, the HubLost that this member has to report itself. Any thread.
+  std::exception_ptr fail(const std::string& reason) noexcept;
   /// Likewise; the others get a ConfigError if it is one, else an Error. A PeerLost or TimeoutError
   /// gives way to the loss of the member that caused it, if the hub hears of that within 0.1 s.
-  void fail(const std::exception& error) noexcept;
+  std::exception_ptr fail(const std::exception& error) noexcept;
 
  private:
   class Impl;

@@ -28,7 +28,8 @@ using boost::system::error_code;
 namespace {
 
 constexpr std::chrono::milliseconds kConnectRetry{20};
-constexpr std::chrono::milliseconds kFlushTimeout{500};
+constexpr std::chrono::milliseconds kGoodbyeTimeout{500};
+constexpr std::chrono::milliseconds kAnswerTimeout{2000};
 
 /// Connects, and tries again while nobody listens yet: ranks that something else launched may be
 /// faster than the hub's.
@@ -126,17 +127,28 @@ class JobMember::Impl final : public JobConnection::Listener {
   [[nodiscard]] Communicator* workers() noexcept { return groups_[0] ? &*groups_[0] : nullptr; }
   [[nodiscard]] Communicator& everyone() noexcept { return *groups_[1]; }
 
-  void fail(const std::exception& error) noexcept {
+  std::exception_ptr fail(const std::exception& error) noexcept {
     try {
       std::unique_lock lock(mutex_);
-      if (over_ || left_) {
-        return;
+      if (!over_ && !left_) {
+        left_ = true;
+        failing_ = true;
+        send(encode(FrameType::failed, to_job_end(error)));
+        const Deadline deadline =
+            Deadline::after(std::min<Nanoseconds>(spec_.timeout / 4, kAnswerTimeout));
+        while (!over_ && !deadline.passed()) {
+          changed_.wait_for(lock, kAbortPollInterval);
+        }
       }
-      left_ = true;
-      send(encode(FrameType::failed, to_job_end(error)));
-      flush(lock);
+      if (told_) {
+        return nullptr;
+      }
+      return over_ ? over_
+                   : std::make_exception_ptr(HubLost(
+                         fmt::format("the job's hub at {} (launcher or rank 0) does not answer: {}",
+                                     hub_, error.what())));
     } catch (const std::exception&) {
-      return;  // the close that follows tells the hub
+      return std::current_exception();
     }
   }
 
@@ -217,22 +229,6 @@ class JobMember::Impl final : public JobConnection::Listener {
                [this, bytes = std::move(frame)]() mutable { connection_->send(std::move(bytes)); });
   }
 
-  /// Waits, not for long, until what was sent has left this process.
-  void flush(std::unique_lock<std::mutex>& lock) {
-    const Deadline deadline = Deadline::after(kFlushTimeout);
-    bool sent = false;
-    while (!sent && !closed_ && !deadline.passed()) {
-      flushed_ = false;
-      asio::post(io_, [this] {
-        const std::scoped_lock flush_lock(mutex_);
-        flushed_ = !connection_->sending();
-        changed_.notify_all();
-      });
-      changed_.wait_for(lock, std::chrono::milliseconds(5));
-      sent = flushed_;
-    }
-  }
-
   /// The hub answers by closing, so that no goodbye is lost in a reset.
   void say_goodbye() {
     std::unique_lock lock(mutex_);
@@ -244,7 +240,8 @@ class JobMember::Impl final : public JobConnection::Listener {
       return;
     }
     send(encode_empty(FrameType::goodbye));
-    const Deadline deadline = Deadline::after(std::min<Nanoseconds>(spec_.timeout, kFlushTimeout));
+    const Deadline deadline =
+        Deadline::after(std::min<Nanoseconds>(spec_.timeout, kGoodbyeTimeout));
     while (!closed_ && !deadline.passed()) {
       changed_.wait_for(lock, kAbortPollInterval);
     }
@@ -270,6 +267,10 @@ class JobMember::Impl final : public JobConnection::Listener {
       const std::scoped_lock lock(mutex_);
       welcome_ = true;
     } else if (frame.type == FrameType::job_over) {
+      {
+        const std::scoped_lock lock(mutex_);
+        told_ = true;
+      }
       over(to_exception(decode_end(frame.payload)));
     }
     changed_.notify_all();
@@ -280,7 +281,7 @@ class JobMember::Impl final : public JobConnection::Listener {
     {
       const std::scoped_lock lock(mutex_);
       closed_ = true;
-      expected = left_;
+      expected = left_ && !failing_;  // whoever fails waits for an answer
     }
     if (!expected) {
       hub_lost(why);
@@ -341,8 +342,9 @@ class JobMember::Impl final : public JobConnection::Listener {
   std::exception_ptr over_;  ///< why the job ended
   bool welcome_ = false;
   bool left_ = false;  ///< said goodbye or failed
+  bool failing_ = false;
+  bool told_ = false;  ///< the hub knows and says why the job ended
   bool closed_ = false;
-  bool flushed_ = false;
   std::thread thread_;
 };
 
@@ -356,11 +358,11 @@ Communicator* JobMember::workers() noexcept {
 Communicator& JobMember::everyone() noexcept {
   return impl_->everyone();
 }
-void JobMember::fail(const std::string& reason) noexcept {
-  fail(Error(reason));
+std::exception_ptr JobMember::fail(const std::string& reason) noexcept {
+  return fail(Error(reason));
 }
-void JobMember::fail(const std::exception& error) noexcept {
-  impl_->fail(error);
+std::exception_ptr JobMember::fail(const std::exception& error) noexcept {
+  return impl_->fail(error);
 }
 
 }  // namespace paceline

@@ -44,9 +44,12 @@ inline bool wait_until(const std::function<bool()>& reached, Nanoseconds limit =
   return true;
 }
 
+/// Empty when it cannot be read: a process may end between opening and reading its file in /proc.
 inline std::string read_all(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
+  const std::ifstream in(file, std::ios::binary);
+  std::ostringstream text;
+  if (in) text << in.rdbuf();
+  return text.str();
 }
 
 /// What /proc tells of a process.

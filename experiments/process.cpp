@@ -52,7 +52,7 @@ std::vector<std::string> merged_environment(const std::map<std::string, std::str
     }
   }
   for (const auto& [name, value] : changes) {
-    result.push_back(name + "=" + value);
+    result.push_back(fmt::format("{}={}", name, value));
   }
   return result;
 }

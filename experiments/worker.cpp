@@ -128,7 +128,7 @@ Links measure_links(const WorkerContext& context) {
 
 /// The weights' digest; all ranks must agree on it.
 std::string agreed_digest(const WorkerContext& context, std::span<const float> weights) {
-  const std::string mine = sha256_hex(std::as_bytes(weights));
+  std::string mine = sha256_hex(std::as_bytes(weights));
   const std::vector<std::string> all = context.workers.allgather(mine);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank] != all[0]) {

@@ -152,8 +152,8 @@ void ServerState::on_init(const Header& header, const Payload& payload,
   key.store.publish();
   key.ready = true;
   out.push_back({static_cast<int>(header.worker), answer(MessageKind::ack, header), {}, 0});
-  for (std::size_t w = 0; w < key.workers.size(); ++w) {
-    if (const auto pull = std::exchange(key.workers[w].pull, std::nullopt)) {
+  for (WorkerOfKey& worker : key.workers) {
+    if (const auto pull = std::exchange(worker.pull, std::nullopt)) {
       on_pull(*pull, out);
     }
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Recursive halving and doubling (Rabenseifner 2004; Thakur, Rabenseifner & Gropp 2005, section 4).
+#include <algorithm>
 #include <bit>
 #include <vector>
 
@@ -74,8 +75,9 @@ void halving_doubling_allreduce(ScheduleBuilder& builder) {
     for (const Round& round : rounds) {
       builder.exchange(round.peer, round.given, round.peer, round.kept, true);
     }
-    for (auto round = rounds.rbegin(); round != rounds.rend(); ++round) {
-      builder.exchange(round->peer, round->kept, round->peer, round->given, false);
+    std::reverse(rounds.begin(), rounds.end());
+    for (const Round& round : rounds) {
+      builder.exchange(round.peer, round.kept, round.peer, round.given, false);
     }
   });
 }

@@ -15,9 +15,10 @@ double LrSchedule::at(std::int64_t t) const noexcept {
   switch (kind) {
     case ScheduleKind::constant:
       break;
-    case ScheduleKind::step:
-      return base *
-             std::pow(gamma, static_cast<double>(decayed / std::max<std::int64_t>(1, step_every)));
+    case ScheduleKind::step: {
+      const std::int64_t drops = decayed / std::max<std::int64_t>(1, step_every);
+      return base * std::pow(gamma, static_cast<double>(drops));
+    }
     case ScheduleKind::cosine: {
       const std::int64_t span = std::max<std::int64_t>(1, total_steps - 1 - warmup_steps);
       const double progress =

@@ -82,7 +82,7 @@ LinkSummary measure(const std::string& key, const std::string& requested, Transp
     return summary;
   }
   constexpr double kAllowed = 0.03;
-  constexpr int kTries = 3;
+  constexpr int kTries = 8;
   double off = 0.0;
   for (int attempt = 0; attempt < kTries; ++attempt) {
     const LinkMeasurement measured = measure_link(transport, 0, peer, spec.bytes_per_second,

@@ -19,7 +19,8 @@ struct DataConfig {
 };
 
 struct TrainConfig {
-  std::int64_t batch = 64;       ///< samples per worker and step
+  std::int64_t batch = 64;       ///< samples per worker and micro-batch
+  std::int64_t accumulate = 1;   ///< micro-batches per step; only the last one communicates
   std::int64_t samples = 60000;  ///< samples to train on, all workers together
   std::int64_t eval_every = 0;   ///< samples between evaluations; 0: only at the end
   double target_accuracy = 0.0;  ///< test accuracy (0..1) whose time is recorded; 0: none

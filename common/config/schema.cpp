@@ -81,7 +81,9 @@ void add_general_keys(std::vector<Key>& keys) {
 
 void add_training_keys(std::vector<Key>& keys) {
   keys.push_back(integer("train.batch", in<&Config::train, &TrainConfig::batch>, 1, 1 << 20,
-                         "samples per worker and step"));
+                         "samples per worker and micro-batch"));
+  keys.push_back(integer("train.accumulate", in<&Config::train, &TrainConfig::accumulate>, 1,
+                         1 << 16, "micro-batches per step, of which the last communicates"));
   keys.push_back(integer("train.samples", in<&Config::train, &TrainConfig::samples>, 1, kTrillion,
                          "samples to train on, all workers together"));
   keys.push_back(integer("train.eval_every", in<&Config::train, &TrainConfig::eval_every>, 0,

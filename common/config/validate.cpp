@@ -36,9 +36,10 @@ void check_training(const Config& config) {
   const std::int64_t steps = planned_steps(config);
   if (config.lr.warmup_steps > steps) {
     throw ConfigError(fmt::format(
-        "lr.warmup_steps = {} is longer than the run: train.samples = {} with train.batch = {} and "
-        "world = {} make {} steps",
-        config.lr.warmup_steps, config.train.samples, config.train.batch, config.world, steps));
+        "lr.warmup_steps = {} is longer than the run: train.samples = {} with train.batch = {}, "
+        "train.accumulate = {} and world = {} make {} steps",
+        config.lr.warmup_steps, config.train.samples, config.train.batch, config.train.accumulate,
+        config.world, steps));
   }
   if (config.lr.schedule == "cosine" && config.lr.min_lr > config.optimizer.lr) {
     throw ConfigError(fmt::format("lr.min_lr = {} must be at most optimizer.lr = {}",
@@ -84,7 +85,7 @@ void check_places(const Config& config) {
 }  // namespace
 
 std::int64_t planned_steps(const Config& config) noexcept {
-  const std::int64_t per_step = config.train.batch * config.world;
+  const std::int64_t per_step = config.train.batch * config.train.accumulate * config.world;
   return (config.train.samples + per_step - 1) / per_step;
 }
 

@@ -5,12 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 
 #include "common/base/error.h"
 #include "common/base/time.h"
-#include "common/core/device_pace.h"
 #include "common/core/lr_schedule.h"
+#include "common/core/step_driver.h"
 #include "common/data/sampler.h"
 
 namespace paceline {
@@ -56,165 +57,14 @@ class BatchMemory {
   std::vector<std::int32_t> labels_;
 };
 
-/// First and last arena bucket that a layer's parameters touch, and for each bucket how many layers
-/// must finish backward before it is final.
-class LayerBuckets {
- public:
-  LayerBuckets(const Model& model, const BucketPlan& plan)
-      : of_layer_(static_cast<std::size_t>(model.layers())),
-        layers_of_(static_cast<std::size_t>(plan.count())) {
-    for (const Parameter& parameter : model.parameters()) {
-      if (parameter.range.size() == 0) {
-        continue;
-      }
-      const BucketId first = plan.bucket_of(parameter.range.begin);
-      const BucketId last = plan.bucket_of(parameter.range.end - 1);
-      for (BucketId b = first; b <= last; ++b) {
-        auto& buckets = of_layer_[static_cast<std::size_t>(parameter.layer)];
-        if (std::find(buckets.begin(), buckets.end(), b) == buckets.end()) {
-          buckets.push_back(b);
-          ++layers_of_[static_cast<std::size_t>(b)];
-        }
-      }
-    }
-  }
-  [[nodiscard]] const std::vector<BucketId>& of_layer(int layer) const {
-    return of_layer_[static_cast<std::size_t>(layer)];
-  }
-  [[nodiscard]] const std::vector<int>& layers_of() const noexcept { return layers_of_; }
-
- private:
-  std::vector<std::vector<BucketId>> of_layer_;
-  std::vector<int> layers_of_;
-};
-
-/// Turns a model's layer hooks into calls of the seam, paces the emulated device and adds up the
-/// time that the seam blocked.
-class StepDriver final : public LayerHooks {
- public:
-  StepDriver(const Model& model, const BucketPlan& plan, Nanoseconds emulate, Synchronizer& sync,
-             TrainObserver& observer)
-      : layers_(model.layers()),
-        buckets_(model, plan),
-        pace_(model, emulate),
-        sync_(sync),
-        observer_(observer) {}
-
-  void begin(const StepInfo& info) {
-    step_ = info.step;
-    blocked_ns_ = 0;
-    pending_ = buckets_.layers_of();
-    needed_.assign(pending_.size(), false);
-    next_ready_ = 0;
-    pace_.begin(now_ns());
-    observer_.phase("forward", step_);
-    segment_begin_ns_ = now_ns();
-    sync_.begin_step(info);
-  }
-
-  void before_forward(int layer) override {
-    for (const BucketId b : buckets_.of_layer(layer)) {
-      need(b);
-    }
-  }
-
-  void after_forward(int layer) override {
-    pace_.forward_done(layer);
-    if (layer == layers_ - 1) {
-      close_segment("forward");
-      observer_.phase("backward", step_);
-    }
-  }
-
-  void after_backward(int layer) override {
-    pace_.backward_done(layer);
-    for (const BucketId b : buckets_.of_layer(layer)) {
-      --pending_[static_cast<std::size_t>(b)];
-    }
-    launch_ready();
-  }
-
-  /// After backward: what is left is launched in order, empty buckets included.
-  StepReport commit() {
-    std::fill(pending_.begin(), pending_.end(), 0);
-    for (std::size_t b = 0; b < needed_.size(); ++b) {
-      need(static_cast<BucketId>(b));
-    }
-    launch_ready();
-    pace_.finish();
-    close_segment("backward");
-    const std::int64_t begin = now_ns();
-    const StepReport report = sync_.commit();
-    count_blocked("commit", begin);
-    return report;
-  }
-
-  void quiesce() {
-    const std::int64_t begin = now_ns();
-    sync_.quiesce();
-    count_blocked("quiesce", begin);
-  }
-
-  [[nodiscard]] double blocked_s() const noexcept { return seconds(blocked_ns_); }
-  [[nodiscard]] const DevicePace& pace() const noexcept { return pace_; }
-
- private:
-  void need(BucketId b) {
-    if (needed_[static_cast<std::size_t>(b)]) {
-      return;
-    }
-    needed_[static_cast<std::size_t>(b)] = true;
-    const std::int64_t begin = now_ns();
-    sync_.parameters_needed(b, stream_);
-    const std::int64_t blocked = count_blocked("parameters", begin);
-    pace_.stalled(blocked, now_ns());
-  }
-
-  void launch_ready() {
-    while (next_ready_ < pending_.size() && pending_[next_ready_] == 0) {
-      sync_.gradient_ready(static_cast<BucketId>(next_ready_), event_);
-      ++next_ready_;
-    }
-  }
-
-  std::int64_t count_blocked(const char* name, std::int64_t begin) {
-    constexpr std::int64_t kWorthASpan = 20'000;
-    const std::int64_t end = now_ns();
-    blocked_ns_ += end - begin;
-    if (end - begin > kWorthASpan) {
-      observer_.span(Lane::wait, name, begin, end);
-    }
-    return end - begin;
-  }
-
-  void close_segment(const char* name) {
-    const std::int64_t now = now_ns();
-    observer_.span(Lane::compute, name, segment_begin_ns_, now);
-    segment_begin_ns_ = now;
-  }
-
-  int layers_;
-  LayerBuckets buckets_;
-  DevicePace pace_;
-  Synchronizer& sync_;
-  TrainObserver& observer_;
-  Stream stream_;
-  Event event_;
-  std::vector<int> pending_;
-  std::vector<bool> needed_;
-  std::size_t next_ready_ = 0;
-  std::int64_t blocked_ns_ = 0;
-  std::int64_t segment_begin_ns_ = 0;
-  std::int64_t step_ = 0;
-};
-
 /// The state of one run of train().
 class Run {
  public:
   explicit Run(const TrainerParts& parts)
       : parts_(parts),
-        sampler_(parts.train.size(), parts.config.train.samples, parts.config.train.batch,
-                 parts.config.world, parts.workers.rank(), parts.config.seed),
+        sampler_(parts.train.size(), parts.config.train.samples,
+                 parts.config.train.batch * parts.config.train.accumulate, parts.config.world,
+                 parts.workers.rank(), parts.config.seed),
         schedule_(make_schedule(parts.config, sampler_.steps())),
         plan_(make_bucket_plan(parts.model, parts.config.bucket)),
         driver_(parts.model, plan_, parts.config.compute.emulate, parts.synchronizer,
@@ -250,6 +100,7 @@ class Run {
     parts_.model.initialise(init, parts_.config.seed);
     view = parts_.synchronizer.bind(plan_, device_, make_optimizer_spec(parts_.config.optimizer),
                                     init);
+    driver_.set_gradients(view.gradients);
   }
 
   /// Builds primitives and touches memory outside the timed part; no step is taken.
@@ -266,11 +117,10 @@ class Run {
   void step(std::int64_t t, ReplicaView& view) {
     const std::int64_t begin = now_ns();
     const SampleSlice slice = sampler_.at(t);
-    const Batch batch = train_memory_.gather(slice.indices);
+    const auto samples = static_cast<std::int64_t>(slice.indices.size());
     const double lr = schedule_.at(t);
-    driver_.begin({t, static_cast<float>(lr), batch.samples, slice.global_samples});
-    const BatchResult result =
-        parts_.model.train_batch(batch, view.weights, view.gradients, &driver_);
+    driver_.begin({t, static_cast<float>(lr), samples, slice.global_samples});
+    const BatchResult result = compute(slice.indices, view);
     if (!std::isfinite(result.loss_sum) && parts_.config.train.on_nan == "stop") {
       throw Error(
           fmt::format("rank {}: the loss is {} at step {}: lower optimizer.lr (now {}), or set "
@@ -279,17 +129,45 @@ class Run {
     }
     const StepReport report = driver_.commit();
     parts_.observer.phase("commit", t);
-    record(t, batch, result, lr, report, seconds(now_ns() - begin));
+    record(t, samples, result, lr, report, seconds(now_ns() - begin));
     last_loss_sum_ = result.loss_sum;
-    last_samples_ = batch.samples;
+    last_samples_ = samples;
   }
 
-  void record(std::int64_t t, const Batch& batch, const BatchResult& result, double lr,
+  /// Forward and backward of the step's micro-batches. Gradients add up in an arena of our own
+  /// until the last one, whose backward adds that and launches the buckets.
+  BatchResult compute(std::span<const std::uint32_t> indices, ReplicaView& view) {
+    const auto batch = static_cast<std::size_t>(parts_.config.train.batch);
+    BatchResult total;
+    bool first = true;
+    for (; indices.size() > batch; indices = indices.subspan(batch)) {
+      accumulated_.resize(view.gradients.size());
+      driver_.begin_micro_batch(false, {});
+      const std::span<float> gradients = first ? std::span(accumulated_) : view.gradients;
+      add(total, parts_.model.train_batch(train_memory_.gather(indices.first(batch)), view.weights,
+                                          gradients, &driver_));
+      if (!first) {
+        std::ranges::transform(accumulated_, gradients, accumulated_.begin(), std::plus<>());
+      }
+      first = false;
+    }
+    driver_.begin_micro_batch(true, first ? std::span<const float>() : accumulated_);
+    add(total, parts_.model.train_batch(train_memory_.gather(indices), view.weights, view.gradients,
+                                        &driver_));
+    return total;
+  }
+
+  static void add(BatchResult& total, const BatchResult& part) noexcept {
+    total.loss_sum += part.loss_sum;
+    total.correct += part.correct;
+  }
+
+  void record(std::int64_t t, std::int64_t samples, const BatchResult& result, double lr,
               const StepReport& report, double duration) {
     StepMetrics m;
     m.step = t;
-    m.samples = batch.samples;
-    m.loss = batch.samples > 0 ? result.loss_sum / static_cast<double>(batch.samples) : 0.0;
+    m.samples = samples;
+    m.loss = samples > 0 ? result.loss_sum / static_cast<double>(samples) : 0.0;
     m.lr = lr;
     m.wait_s = std::min(report.wait_s, driver_.blocked_s());
     m.exposed_comm_s = driver_.blocked_s() - m.wait_s;
@@ -328,8 +206,7 @@ class Run {
       parts_.abort.check();
       const BatchResult part =
           parts_.model.evaluate_batch(test_memory_.gather(indices), view.weights);
-      mine.loss_sum += part.loss_sum;
-      mine.correct += part.correct;
+      add(mine, part);
     }
     const double values[] = {static_cast<double>(mine.correct), mine.loss_sum};
     const std::vector<double> total = parts_.workers.sum(values);
@@ -382,6 +259,7 @@ class Run {
   StepDriver driver_;
   BatchMemory train_memory_;
   BatchMemory test_memory_;
+  std::vector<float> accumulated_;  // of the step's earlier micro-batches
   Device device_;
   std::int64_t clock_begin_ns_ = 0;
   std::int64_t train_ns_ = 0;
@@ -420,6 +298,14 @@ OptimizerSpec make_optimizer_spec(const OptimizerConfig& config) {
 }
 
 TrainOutcome train(const TrainerParts& parts, ReplicaView& view) {
+  const TrainConfig& config = parts.config.train;
+  const std::int64_t per_step = config.batch * config.accumulate * parts.config.world;
+  if (config.accumulate > 1 && per_step > parts.train.size()) {
+    throw ConfigError(fmt::format(
+        "train.accumulate = {}: a step of {} samples (with train.batch = {} and world = {}) is "
+        "longer than the epoch, {} samples",
+        config.accumulate, per_step, config.batch, parts.config.world, parts.train.size()));
+  }
   return Run(parts)(view);
 }
 

@@ -92,7 +92,6 @@ TEST(Schema, NamesAreUniqueAndDefaultsAreAllowed) {
     const std::string before = value_as_toml(config, key);
     (void)parse_config(std::string("\"") + std::string(key.name) + "\" = " + before, "default");
   }
-  EXPECT_EQ(names.size(), 51U);
 }
 
 TEST(Schema, EveryKeyHasItsOwnField) {

@@ -58,12 +58,19 @@ TEST_F(BadInput, ValuesOutOfRange) {
   expect_train_refused({"--world=0"}, {"world = 0", "from 1 to 1024"});
   expect_train_refused({"world=-3"}, {"world = -3", "from 1 to 1024"});
   expect_train_refused({"train.batch=0"}, {"train.batch = 0", "from 1 to"});
+  expect_train_refused({"train.accumulate=0"}, {"train.accumulate = 0", "from 1 to"});
   expect_train_refused({"train.batch=many"}, {"train.batch = \"many\"", "an integer"});
   expect_train_refused({"optimizer.lr=nan"}, {"optimizer.lr = \"nan\"", "a number from 0"});
   expect_train_refused({"model=resnet"}, {"model = \"resnet\"", "softmax, mlp, cnn"});
   expect_train_refused({"comm.timeout=1ms"}, {"comm.timeout = \"1ms\"", "from 100ms"});
   expect_train_refused({"link.inter=fast"}, {"link.inter=\"fast\"", "RATE,LATENCY"});
   expect_train_refused({"fault.kill=9@start"}, {"fault.kill = \"9@start\"", "0 to 1"});
+}
+
+TEST_F(BadInput, AStepLongerThanTheEpoch) {
+  made_runs_ = true;  // known once the data set is read
+  expect_train_refused({"train.accumulate=4096"},
+                       {"train.accumulate = 4096", "longer than the epoch"});
 }
 
 TEST_F(BadInput, BackendsThatMakeNoSense) {

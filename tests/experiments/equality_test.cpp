@@ -124,6 +124,24 @@ TEST_P(Equality, ExactSumsAreTheSameBitsEverywhere) {
   }
 }
 
+TEST_P(Equality, AccumulationIsOneLargerBatchForTheBytesOfOneStep) {
+  for (const char* sync : {"ring", "ps"}) {
+    Config whole = config();
+    whole.sync = sync;
+    const ThreadJobResult reference = run(whole);
+    Config accumulating = whole;
+    accumulating.train.accumulate = whole.train.batch % 2 == 0 ? 2 : 3;
+    accumulating.train.batch = whole.train.batch / accumulating.train.accumulate;
+    const ThreadJobResult result = run(accumulating);
+    EXPECT_LE(distance(reference.weights[0], result.weights[0]), 1e-5) << sync;
+    EXPECT_EQ(result.outcome.samples, reference.outcome.samples) << sync;
+    // What leaves after the last step's commit is not counted: up to one step's bytes of 50.
+    EXPECT_NEAR(result.outcome.bytes_sent, reference.outcome.bytes_sent,
+                reference.outcome.bytes_sent / kSteps)
+        << sync;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(ModelsAndWorlds, Equality,
                          ::testing::Combine(::testing::Values("mlp", "cnn"),
                                             ::testing::Values(1, 2, 3, 4)),

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/core/step_driver.h"
+
+#include <algorithm>
+
+#include "common/base/time.h"
+
+namespace paceline {
+
+LayerBuckets::LayerBuckets(const Model& model, const BucketPlan& plan)
+    : of_layer_(static_cast<std::size_t>(model.layers())),
+      layers_of_(static_cast<std::size_t>(plan.count())) {
+  for (const Parameter& parameter : model.parameters()) {
+    if (parameter.range.size() == 0) {
+      continue;
+    }
+    const BucketId first = plan.bucket_of(parameter.range.begin);
+    const BucketId last = plan.bucket_of(parameter.range.end - 1);
+    for (BucketId b = first; b <= last; ++b) {
+      auto& buckets = of_layer_[static_cast<std::size_t>(parameter.layer)];
+      if (std::find(buckets.begin(), buckets.end(), b) == buckets.end()) {
+        buckets.push_back(b);
+        ++layers_of_[static_cast<std::size_t>(b)];
+      }
+    }
+  }
+}
+
+StepDriver::StepDriver(const Model& model, const BucketPlan& plan, Nanoseconds emulate,
+                       Synchronizer& sync, TrainObserver& observer)
+    : layers_(model.layers()),
+      plan_(plan),
+      buckets_(model, plan),
+      pace_(model, emulate),
+      sync_(sync),
+      observer_(observer) {}
+
+void StepDriver::begin(const StepInfo& info) {
+  step_ = info.step;
+  blocked_ns_ = 0;
+  pending_ = buckets_.layers_of();
+  needed_.assign(pending_.size(), false);
+  next_ready_ = 0;
+  pace_.begin(now_ns());
+  sync_.begin_step(info);
+}
+
+void StepDriver::begin_micro_batch(bool last, std::span<const float> accumulated) {
+  last_micro_batch_ = last;
+  accumulated_ = accumulated;
+  observer_.phase("forward", step_);
+  segment_begin_ns_ = now_ns();
+}
+
+void StepDriver::before_forward(int layer) {
+  for (const BucketId b : buckets_.of_layer(layer)) {
+    need(b);
+  }
+}
+
+void StepDriver::after_forward(int layer) {
+  pace_.forward_done(layer);
+  if (layer == layers_ - 1) {
+    close_segment("forward");
+    observer_.phase("backward", step_);
+  }
+}
+
+void StepDriver::after_backward(int layer) {
+  pace_.backward_done(layer);
+  if (!last_micro_batch_) {
+    if (layer == 0) {
+      close_segment("backward");
+    }
+    return;
+  }
+  for (const BucketId b : buckets_.of_layer(layer)) {
+    --pending_[static_cast<std::size_t>(b)];
+  }
+  launch_ready();
+}
+
+StepReport StepDriver::commit() {
+  std::fill(pending_.begin(), pending_.end(), 0);
+  for (std::size_t b = 0; b < needed_.size(); ++b) {
+    need(static_cast<BucketId>(b));
+  }
+  launch_ready();
+  pace_.finish();
+  close_segment("backward");
+  const std::int64_t begin = now_ns();
+  const StepReport report = sync_.commit();
+  count_blocked("commit", begin);
+  return report;
+}
+
+void StepDriver::quiesce() {
+  const std::int64_t begin = now_ns();
+  sync_.quiesce();
+  count_blocked("quiesce", begin);
+}
+
+void StepDriver::need(BucketId b) {
+  if (needed_[static_cast<std::size_t>(b)]) {
+    return;
+  }
+  needed_[static_cast<std::size_t>(b)] = true;
+  const std::int64_t begin = now_ns();
+  sync_.parameters_needed(b, stream_);
+  const std::int64_t blocked = count_blocked("parameters", begin);
+  pace_.stalled(blocked, now_ns());
+}
+
+void StepDriver::launch_ready() {
+  while (next_ready_ < pending_.size() && pending_[next_ready_] == 0) {
+    const auto b = static_cast<BucketId>(next_ready_);
+    if (!accumulated_.empty()) {
+      const Range range = plan_[b];
+      for (std::size_t i = range.begin; i < range.end; ++i) {
+        gradients_[i] += accumulated_[i];
+      }
+    }
+    sync_.gradient_ready(b, event_);
+    ++next_ready_;
+  }
+}
+
+std::int64_t StepDriver::count_blocked(const char* name, std::int64_t begin) {
+  constexpr std::int64_t kWorthASpan = 20'000;
+  const std::int64_t end = now_ns();
+  blocked_ns_ += end - begin;
+  if (end - begin > kWorthASpan) {
+    observer_.span(Lane::wait, name, begin, end);
+  }
+  return end - begin;
+}
+
+void StepDriver::close_segment(const char* name) {
+  const std::int64_t now = now_ns();
+  observer_.span(Lane::compute, name, segment_begin_ns_, now);
+  segment_begin_ns_ = now;
+}
+
+}  // namespace paceline

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Between a model's layers and the seam: which bucket is needed when, which is final when.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/core/device_pace.h"
+#include "common/core/model.h"
+#include "common/core/trainer.h"
+#include "common/sync/bucket_plan.h"
+#include "common/sync/synchronizer.h"
+
+namespace paceline {
+
+/// First and last arena bucket that a layer's parameters touch, and for each bucket how many layers
+/// must finish backward before it is final.
+class LayerBuckets {
+ public:
+  LayerBuckets(const Model& model, const BucketPlan& plan);
+  [[nodiscard]] const std::vector<BucketId>& of_layer(int layer) const {
+    return of_layer_[static_cast<std::size_t>(layer)];
+  }
+  [[nodiscard]] const std::vector<int>& layers_of() const noexcept { return layers_of_; }
+
+ private:
+  std::vector<std::vector<BucketId>> of_layer_;
+  std::vector<int> layers_of_;
+};
+
+/// Turns a model's layer hooks into calls of the seam, paces the emulated device and adds up the
+/// time that the seam blocked. What it is constructed with outlives it; used by one thread.
+class StepDriver final : public LayerHooks {
+ public:
+  StepDriver(const Model& model, const BucketPlan& plan, Nanoseconds emulate, Synchronizer& sync,
+             TrainObserver& observer);
+
+  /// The arena that the backend reads gradients from.
+  void set_gradients(std::span<float> gradients) noexcept { gradients_ = gradients; }
+
+  void begin(const StepInfo& info);
+  /// Only the step's `last` micro-batch launches buckets; `accumulated` (may be empty) is added to
+  /// each before.
+  void begin_micro_batch(bool last, std::span<const float> accumulated);
+
+  void before_forward(int layer) override;
+  void after_forward(int layer) override;
+  void after_backward(int layer) override;
+
+  /// After backward: what is left is launched in order, empty buckets included.
+  StepReport commit();
+  void quiesce();
+
+  /// Time in the seam since begin().
+  [[nodiscard]] double blocked_s() const noexcept { return seconds(blocked_ns_); }
+  [[nodiscard]] const DevicePace& pace() const noexcept { return pace_; }
+
+ private:
+  void need(BucketId b);
+  void launch_ready();
+  std::int64_t count_blocked(const char* name, std::int64_t begin);
+  void close_segment(const char* name);
+
+  int layers_;
+  const BucketPlan& plan_;
+  LayerBuckets buckets_;
+  DevicePace pace_;
+  Synchronizer& sync_;
+  TrainObserver& observer_;
+  Stream stream_;
+  Event event_;
+  std::span<float> gradients_;
+  std::span<const float> accumulated_;
+  bool last_micro_batch_ = true;
+  std::vector<int> pending_;
+  std::vector<bool> needed_;
+  std::size_t next_ready_ = 0;
+  std::int64_t blocked_ns_ = 0;
+  std::int64_t segment_begin_ns_ = 0;
+  std::int64_t step_ = 0;
+};
+
+}  // namespace paceline

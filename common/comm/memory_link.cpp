@@ -110,8 +110,12 @@ const std::byte* MemoryLink::payload_of(const Slot& slot) {
   if (frame.kind == FrameKind::segment && !one_process) {
     auto found = peer_segments_.find(frame.segment);
     if (found == peer_segments_.end()) {
-      found =
-          peer_segments_.emplace(frame.segment, Segment::open(ends_.peer_pid, frame.fd, 0)).first;
+      try {
+        found =
+            peer_segments_.emplace(frame.segment, Segment::open(ends_.peer_pid, frame.fd, 0)).first;
+      } catch (const Error& error) {  // its descriptors went with it
+        throw PeerLost(fmt::format("rank {}: lost rank {}: {}", self_, peer_, error.what()));
+      }
     }
     const std::size_t size = found->second.size();
     if (frame.length <= size && frame.address <= size - frame.length) {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
 #include <map>
 #include <memory>
 #include <string>
@@ -19,6 +21,16 @@ Examples:
 
 A run whose resolved configuration is unchanged and that is complete is not repeated.)";
 
+TableFormat read_format(const std::string& name) {
+  const std::map<std::string, TableFormat> formats{
+      {"text", TableFormat::text}, {"markdown", TableFormat::markdown}, {"csv", TableFormat::csv}};
+  const auto found = formats.find(name);
+  if (found == formats.end()) {
+    throw ConfigError(fmt::format("--format = \"{}\": allowed are text, markdown and csv", name));
+  }
+  return found->second;
+}
+
 }  // namespace
 
 void add_compare_command(CLI::App& program, Action& action) {
@@ -32,10 +44,9 @@ void add_compare_command(CLI::App& program, Action& action) {
   command->add_flag("--real", options->real, "No emulated device or links, one worker per core");
   command->add_flag("--quiet", options->quiet, "The table alone");
   command->add_option("--dir", *folder, "Folder of the run directories (run.dir)");
-  const std::map<std::string, TableFormat> formats{
-      {"text", TableFormat::text}, {"markdown", TableFormat::markdown}, {"csv", TableFormat::csv}};
-  command->add_option("--format", options->format, "text, markdown or csv")
-      ->transform(CLI::CheckedTransformer(formats, CLI::ignore_case));
+  command->add_option_function<std::string>(
+      "--format", [options](const std::string& name) { options->format = read_format(name); },
+      "text, markdown or csv");
   command->footer(kExamples);
   command->callback([options, folder, &action] {
     action = [options, folder] {

@@ -111,6 +111,8 @@ TEST_F(BadInput, ConfigurationFiles) {
   refused(file("value.toml", "world = 2\ntrain.batch = \"x\"\n"),
           {"value.toml:2:", "train.batch = \"x\"", "an integer from 1"});
   refused(file("runs.toml", "[[run]]\nname = \"a\"\n"), {"runs.toml:1:", "paceline compare"});
+  expect_refused({"compare", missing, "--format=yaml"},
+                 {"--format = \"yaml\"", "text, markdown and csv"});
   expect_refused({"compare", missing}, {missing, "No such file"});
   expect_refused({"compare", file("none.toml", "world = 2\n")}, {"none.toml", "[[run]]"});
   expect_refused({"compare", file("bad.toml", "[[run]]\nname = \"a\"\nworld = 0\n")},

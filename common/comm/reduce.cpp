@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "common/base/half.h"
+
 namespace paceline {
 
 namespace {
@@ -27,6 +29,14 @@ void add_elements(std::byte* dst, const std::byte* src, std::size_t bytes, DataT
       break;
     case DataType::i64:
       add<std::uint64_t>(dst, src, bytes);
+      break;
+    case DataType::f16:
+      add_half(reinterpret_cast<std::uint16_t*>(dst), reinterpret_cast<const std::uint16_t*>(src),
+               bytes / 2);
+      break;
+    case DataType::bf16:
+      add_bfloat(reinterpret_cast<std::uint16_t*>(dst), reinterpret_cast<const std::uint16_t*>(src),
+                 bytes / 2);
       break;
   }
 }

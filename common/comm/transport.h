@@ -17,10 +17,17 @@ namespace paceline {
 
 class Communicator;
 
-enum class DataType : std::uint8_t { f32, i64 };
+enum class DataType : std::uint8_t { f32, i64, f16, bf16 };
 
 [[nodiscard]] constexpr std::size_t size_of(DataType type) noexcept {
-  return type == DataType::f32 ? 4 : 8;
+  switch (type) {
+    case DataType::f32:
+      return 4;
+    case DataType::i64:
+      return 8;
+    default:
+      return 2;
+  }
 }
 
 /// What an arriving message does to the receiver's memory.

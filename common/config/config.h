@@ -16,6 +16,8 @@ struct DataConfig {
   std::string path = "/usr/share/datasets/fashion-mnist";  ///< folder of the idx.gz files
   std::int64_t train_limit = 0;                            ///< use only the first n images; 0: all
   std::int64_t test_limit = 0;                             ///< likewise for the test set
+  std::string
+      shares;  ///< "2,1,1": sizes of the ranks' own parts of the data; empty: one order for all
 };
 
 struct TrainConfig {
@@ -25,10 +27,25 @@ struct TrainConfig {
   std::int64_t eval_every = 0;   ///< samples between evaluations; 0: only at the end
   double target_accuracy = 0.0;  ///< test accuracy (0..1) whose time is recorded; 0: none
   std::string on_nan = "stop";   ///< stop | continue
+  double drop_path = 0.0;        ///< model=resmlp: chance that a rank leaves a block out of a step
+};
+
+struct PrecisionConfig {
+  std::string compute = "fp32";  ///< fp32 | bf16 | fp16: operands of products and activations
+  std::string loss_scale =
+      "auto";                      ///< auto (dynamic with fp16, else none) | dynamic | fixed | none
+  double initial_scale = 65536.0;  ///< of the loss; a power of two
+  std::int64_t growth_every = 2000;  ///< dynamic: steps without overflow until the scale doubles
+};
+
+struct NormConfig {
+  std::string kind = "none";  ///< none | batch | sync_batch | group | layer
+  int groups = 8;             ///< of kind group
+  double momentum = 0.1;      ///< of the running statistics: new = (1-m)·old + m·batch
 };
 
 struct OptimizerConfig {
-  std::string name = "sgd";  ///< sgd | adam
+  std::string name = "sgd";  ///< sgd | adam | lars | lamb | onebit_adam
   double lr = 0.05;
   double momentum = 0.9;
   bool nesterov = false;
@@ -36,6 +53,9 @@ struct OptimizerConfig {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
+  double trust = 0.001;            ///< lars: the layers' rate is trust·|w|/|g|
+  double clip_norm = 0.0;          ///< largest global norm of the mean gradient; 0: no clipping
+  std::int64_t freeze_step = 100;  ///< onebit_adam: steps of full Adam before the variance freezes
 };
 
 struct LearningRateConfig {
@@ -44,11 +64,26 @@ struct LearningRateConfig {
   std::int64_t step_every = 1000;     ///< schedule=step: steps between drops
   double gamma = 0.1;                 ///< schedule=step: factor of each drop
   double min_lr = 0.0;                ///< schedule=cosine: floor
+  std::string scale = "none";         ///< none | linear | sqrt, in global batch / base_batch
+  std::int64_t base_batch = 64;       ///< samples per step that optimizer.lr was chosen for
 };
 
 struct SyncConfig {
-  bool exact = false;   ///< sums as scaled 64-bit integers: the same bits in any order
-  bool overlap = true;  ///< communicate while backward still runs
+  bool exact = false;         ///< sums as scaled 64-bit integers: the same bits in any order
+  bool overlap = true;        ///< communicate while backward still runs
+  bool priority = true;       ///< of buckets that wait, the one needed first in forward goes first
+  bool find_unused = true;    ///< parameters without a gradient in a step count as zero
+  std::string wire = "fp32";  ///< fp32 | bf16 | fp16: elements as they travel
+};
+
+struct CompressConfig {
+  std::string method = "none";  ///< none | topk | randomk | threshold | onebit | sign | qsgd |
+                                ///< powersgd | fp16 | bf16
+  double density = 0.01;        ///< topk, randomk: share of elements that travel
+  double threshold = 1e-3;      ///< threshold: smallest magnitude of the mean gradient that travels
+  int levels = 15;              ///< qsgd: quantisation levels s
+  int rank = 4;                 ///< powersgd
+  bool error_feedback = true;   ///< add what was left out to the next gradient
 };
 
 struct BucketConfig {
@@ -95,6 +130,14 @@ struct RunDirConfig {
   std::string name;  ///< defaults to the backend's name
 };
 
+struct ObserveConfig {
+  bool trace = true;         ///< trace.json
+  bool steps = true;         ///< steps.jsonl
+  bool tensorboard = false;  ///< event files under tensorboard/
+  bool mllog = false;        ///< mllog.txt with :::MLLOG lines
+  bool csv = false;          ///< steps.csv
+};
+
 struct FaultConfig {
   std::string kill;  ///< "RANK@PHASE[:STEP]": that rank sends itself SIGKILL there
   std::string
@@ -112,6 +155,9 @@ struct Config {
   OptimizerConfig optimizer;
   LearningRateConfig lr;
   SyncConfig sync_options;  ///< keys sync.*
+  PrecisionConfig precision;
+  NormConfig norm;
+  CompressConfig compress;
   BucketConfig bucket;
   PsConfig ps;
   RingConfig ring;
@@ -120,6 +166,7 @@ struct Config {
   TopologyConfig topology;
   ComputeConfig compute;
   RunDirConfig run;
+  ObserveConfig observe;
   FaultConfig fault;
 };
 

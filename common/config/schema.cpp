@@ -58,8 +58,10 @@ void add_general_keys(std::vector<Key>& keys) {
   using namespace std::chrono_literals;
   keys.push_back(text("sync", top<&Config::sync>,
                       "the backend that synchronises gradients; in a file also sync.backend"));
-  keys.push_back(choice("model", top<&Config::model>, {"softmax", "mlp", "cnn"},
-                        "softmax regression, MLP 784-512-512-10, or a CNN with two convolutions"));
+  keys.push_back(
+      choice("model", top<&Config::model>, {"softmax", "mlp", "cnn", "resmlp"},
+             "softmax regression, MLP 784-512-512-10, a CNN with two convolutions, or an "
+             "MLP with residual blocks that a step may leave out"));
   keys.push_back(choice("device", top<&Config::device>, {"cpu", "cuda"},
                         "where layers compute; cuda is refused for now, and says why"));
   keys.push_back(integer("world", top<&Config::world>, 1, 1024, "workers"));
@@ -69,6 +71,12 @@ void add_general_keys(std::vector<Key>& keys) {
                          "sum gradients as scaled 64-bit integers: the same bits in any order"));
   keys.push_back(boolean("sync.overlap", in<&Config::sync_options, &SyncConfig::overlap>,
                          "communicate while backward still runs"));
+  keys.push_back(boolean("sync.priority", in<&Config::sync_options, &SyncConfig::priority>,
+                         "of buckets that wait, the one needed first in forward goes first"));
+  keys.push_back(boolean("sync.find_unused", in<&Config::sync_options, &SyncConfig::find_unused>,
+                         "parameters without a gradient in a step count as zero; false: an error"));
+  keys.push_back(choice("sync.wire", in<&Config::sync_options, &SyncConfig::wire>,
+                        {"fp32", "bf16", "fp16"}, "element type of gradients as they travel"));
   keys.push_back(choice("data.name", in<&Config::data, &DataConfig::name>,
                         {"fashion-mnist", "synthetic"}, "data set"));
   keys.push_back(
@@ -77,6 +85,9 @@ void add_general_keys(std::vector<Key>& keys) {
                          kBillion, "use only the first n training images; 0: all"));
   keys.push_back(integer("data.test_limit", in<&Config::data, &DataConfig::test_limit>, 0, kBillion,
                          "use only the first n test images; 0: all"));
+  keys.push_back(text("data.shares", in<&Config::data, &DataConfig::shares>,
+                      "sizes of the ranks' own parts of the data, as in 2,1,1; those that run out "
+                      "go on with zero samples; empty: equal batches of one common order"));
 }
 
 void add_training_keys(std::vector<Key>& keys) {
@@ -92,8 +103,11 @@ void add_training_keys(std::vector<Key>& keys) {
                         {0.0, 1.0, false, false}, "test accuracy whose time is recorded; 0: none"));
   keys.push_back(choice("train.on_nan", in<&Config::train, &TrainConfig::on_nan>,
                         {"stop", "continue"}, "what a loss that is not finite does"));
+  keys.push_back(number("train.drop_path", in<&Config::train, &TrainConfig::drop_path>,
+                        {0.0, 1.0, false, true},
+                        "model=resmlp: chance that a rank leaves a block out of a step"));
   keys.push_back(choice("optimizer.name", in<&Config::optimizer, &OptimizerConfig::name>,
-                        {"sgd", "adam"}, "update rule"));
+                        {"sgd", "adam", "lars", "lamb", "onebit_adam"}, "update rule"));
   keys.push_back(number("optimizer.lr", in<&Config::optimizer, &OptimizerConfig::lr>,
                         {0.0, 1e6, false, false}, "base learning rate"));
   keys.push_back(number("optimizer.momentum", in<&Config::optimizer, &OptimizerConfig::momentum>,
@@ -109,6 +123,14 @@ void add_training_keys(std::vector<Key>& keys) {
                         {0.0, 1.0, false, true}, "of adam"));
   keys.push_back(number("optimizer.epsilon", in<&Config::optimizer, &OptimizerConfig::epsilon>,
                         {0.0, 1.0, true, false}, "of adam"));
+  keys.push_back(number("optimizer.trust", in<&Config::optimizer, &OptimizerConfig::trust>,
+                        {0.0, 1e3, true, false}, "lars: a tensor's rate is trust * |w| / |g|"));
+  keys.push_back(number("optimizer.clip_norm", in<&Config::optimizer, &OptimizerConfig::clip_norm>,
+                        {0.0, 1e9, false, false},
+                        "largest global norm of the mean gradient; 0: no clipping"));
+  keys.push_back(integer("optimizer.freeze_step",
+                         in<&Config::optimizer, &OptimizerConfig::freeze_step>, 1, kBillion,
+                         "onebit_adam: steps of full Adam before the variance freezes"));
   keys.push_back(choice("lr.schedule", in<&Config::lr, &LearningRateConfig::schedule>,
                         {"constant", "step", "cosine"}, "of the learning rate after warm-up"));
   keys.push_back(integer("lr.warmup_steps", in<&Config::lr, &LearningRateConfig::warmup_steps>, 0,
@@ -119,6 +141,49 @@ void add_training_keys(std::vector<Key>& keys) {
                         {0.0, 1.0, true, false}, "lr.schedule=step: factor of each drop"));
   keys.push_back(number("lr.min_lr", in<&Config::lr, &LearningRateConfig::min_lr>,
                         {0.0, 1e6, false, false}, "lr.schedule=cosine: floor"));
+  keys.push_back(
+      choice("lr.scale", in<&Config::lr, &LearningRateConfig::scale>, {"none", "linear", "sqrt"},
+             "multiplies optimizer.lr by (samples per step / lr.base_batch) or its root"));
+  keys.push_back(integer("lr.base_batch", in<&Config::lr, &LearningRateConfig::base_batch>, 1,
+                         kBillion, "samples per step that optimizer.lr was chosen for"));
+}
+
+void add_technique_keys(std::vector<Key>& keys) {
+  keys.push_back(choice("precision.compute", in<&Config::precision, &PrecisionConfig::compute>,
+                        {"fp32", "bf16", "fp16"},
+                        "of products and activations; weights stay fp32; also precision"));
+  keys.push_back(
+      choice("precision.loss_scale", in<&Config::precision, &PrecisionConfig::loss_scale>,
+             {"auto", "dynamic", "fixed", "none"}, "auto: dynamic with fp16, else none"));
+  keys.push_back(number("precision.initial_scale",
+                        in<&Config::precision, &PrecisionConfig::initial_scale>,
+                        {1.0, 1e9, false, false}, "of the loss; a power of two"));
+  keys.push_back(integer("precision.growth_every",
+                         in<&Config::precision, &PrecisionConfig::growth_every>, 1, kBillion,
+                         "steps without overflow until the dynamic scale doubles"));
+  keys.push_back(choice("norm.kind", in<&Config::norm, &NormConfig::kind>,
+                        {"none", "batch", "sync_batch", "group", "layer"},
+                        "normalisation after each hidden layer of mlp and cnn; also norm"));
+  keys.push_back(integer("norm.groups", in<&Config::norm, &NormConfig::groups>, 1, 1024,
+                         "of norm.kind=group; must divide the channels"));
+  keys.push_back(number("norm.momentum", in<&Config::norm, &NormConfig::momentum>,
+                        {0.0, 1.0, true, false}, "of the running statistics"));
+  keys.push_back(choice("compress.method", in<&Config::compress, &CompressConfig::method>,
+                        {"none", "topk", "randomk", "threshold", "onebit", "sign", "qsgd",
+                         "powersgd", "fp16", "bf16"},
+                        "how gradients are compressed; also compress"));
+  keys.push_back(number("compress.density", in<&Config::compress, &CompressConfig::density>,
+                        {0.0, 1.0, true, false}, "topk, randomk: share of elements that travel"));
+  keys.push_back(number("compress.threshold", in<&Config::compress, &CompressConfig::threshold>,
+                        {0.0, 1e9, true, false},
+                        "threshold: smallest magnitude in the mean gradient that travels"));
+  keys.push_back(integer("compress.levels", in<&Config::compress, &CompressConfig::levels>, 1,
+                         32767, "qsgd: quantisation levels"));
+  keys.push_back(integer("compress.rank", in<&Config::compress, &CompressConfig::rank>, 1, 1024,
+                         "powersgd: rank of the approximation"));
+  keys.push_back(boolean("compress.error_feedback",
+                         in<&Config::compress, &CompressConfig::error_feedback>,
+                         "add what was left out to the next gradient"));
 }
 
 void add_communication_keys(std::vector<Key>& keys) {
@@ -172,6 +237,16 @@ void add_emulation_keys(std::vector<Key>& keys) {
       text("run.dir", in<&Config::run, &RunDirConfig::dir>, "folder that gets the run's folder"));
   keys.push_back(text("run.name", in<&Config::run, &RunDirConfig::name>,
                       "last part of the run folder's name; empty: the backend's name"));
+  keys.push_back(boolean("observe.trace", in<&Config::observe, &ObserveConfig::trace>,
+                         "write trace.json (Chrome, Perfetto)"));
+  keys.push_back(
+      boolean("observe.steps", in<&Config::observe, &ObserveConfig::steps>, "write steps.jsonl"));
+  keys.push_back(boolean("observe.tensorboard", in<&Config::observe, &ObserveConfig::tensorboard>,
+                         "write TensorBoard event files"));
+  keys.push_back(boolean("observe.mllog", in<&Config::observe, &ObserveConfig::mllog>,
+                         "write :::MLLOG lines to mllog.txt"));
+  keys.push_back(
+      boolean("observe.csv", in<&Config::observe, &ObserveConfig::csv>, "write steps.csv"));
   keys.push_back(text("fault.kill", in<&Config::fault, &FaultConfig::kill>,
                       "for tests: RANK@PHASE[:STEP], that rank sends itself SIGKILL there; phases "
                       "start, rendezvous, forward, backward, commit, last"));
@@ -183,6 +258,7 @@ std::vector<Key> make_keys() {
   std::vector<Key> keys;
   add_general_keys(keys);
   add_training_keys(keys);
+  add_technique_keys(keys);
   add_communication_keys(keys);
   add_emulation_keys(keys);
   return keys;
@@ -299,6 +375,9 @@ std::span<const Key> config_keys() {
 
 const Key* find_key(std::string_view name) {
   if (name == "sync.backend") name = "sync";
+  if (name == "compress") name = "compress.method";
+  if (name == "precision") name = "precision.compute";
+  if (name == "norm") name = "norm.kind";
   const auto keys = config_keys();
   const auto found = std::ranges::find(keys, name, &Key::name);
   return found == keys.end() ? nullptr : &*found;

@@ -46,7 +46,8 @@ using RawValue = std::variant<bool, std::int64_t, double, std::string>;
 /// All keys in the order in which they are printed; keys of one group are neighbours. Immutable.
 [[nodiscard]] std::span<const Key> config_keys();
 
-/// Null when there is none. "sync.backend" is another name of "sync".
+/// Null when there is none. "sync.backend" is another name of "sync"; "compress", "precision" and
+/// "norm" are short for compress.method, precision.compute and norm.kind.
 [[nodiscard]] const Key* find_key(std::string_view name);
 
 /// The key that is nearest by edit distance, empty if nothing is near enough to be meant.

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
+
+#include "common/base/error.h"
 
 namespace paceline {
 
@@ -32,6 +35,36 @@ BucketPlan BucketPlan::group(std::span<const std::size_t> tensor_counts, std::si
     counts.push_back(current);
   }
   return BucketPlan(counts);
+}
+
+void BucketPlan::set_tensors(std::vector<TensorRange> tensors) {
+  std::size_t at = 0;
+  std::size_t bucket = 0;
+  for (const TensorRange& tensor : tensors) {
+    while (bucket + 1 < buckets_.size() && buckets_[bucket].end <= at) {
+      ++bucket;
+    }
+    const bool fits = tensor.range.begin == at && tensor.range.end >= at &&
+                      (tensor.range.size() == 0 ||
+                       (bucket < buckets_.size() && tensor.range.end <= buckets_[bucket].end));
+    if (!fits || tensor.rows < 1 ||
+        tensor.range.size() % static_cast<std::size_t>(tensor.rows) != 0) {
+      throw Error("the tensors of a bucket plan do not fit its buckets");
+    }
+    at = tensor.range.end;
+  }
+  if (at != elements()) {
+    throw Error("the tensors of a bucket plan do not cover it");
+  }
+  tensors_ = std::move(tensors);
+}
+
+std::span<const TensorRange> BucketPlan::tensors_of(BucketId b) const {
+  const Range range = (*this)[b];
+  const auto begin_of = [](const TensorRange& tensor) { return tensor.range.begin; };
+  const auto first = std::ranges::lower_bound(tensors_, range.begin, {}, begin_of);
+  const auto last = std::ranges::lower_bound(tensors_, range.end, {}, begin_of);
+  return {first, last};
 }
 
 BucketId BucketPlan::bucket_of(std::size_t index) const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,6 +18,13 @@ struct Range {
   std::size_t end = 0;
   [[nodiscard]] std::size_t size() const noexcept { return end - begin; }
   bool operator==(const Range&) const = default;
+};
+
+/// A parameter tensor in the arena, as the matrix [rows, range.size() / rows].
+struct TensorRange {
+  Range range;
+  std::int64_t rows = 1;        ///< its first extent; 1 for tensors of one dimension
+  std::int64_t dimensions = 1;  ///< biases and norms' tensors have one
 };
 
 /// Buckets are disjoint, contiguous and cover the arena. Bucket 0 lies first and is ready first in
@@ -41,11 +49,19 @@ class BucketPlan {
   [[nodiscard]] std::size_t elements() const noexcept {
     return buckets_.empty() ? 0 : buckets_.back().end;
   }
+  /// In arena order; together they cover the arena and none crosses a bucket's end. Throws Error
+  /// otherwise.
+  void set_tensors(std::vector<TensorRange> tensors);
+  /// Empty where nobody set them.
+  [[nodiscard]] std::span<const TensorRange> tensors() const noexcept { return tensors_; }
+  [[nodiscard]] std::span<const TensorRange> tensors_of(BucketId b) const;
+
   /// One bucket, or none for an empty plan, holds element `index`.
   [[nodiscard]] BucketId bucket_of(std::size_t index) const;
 
  private:
   std::vector<Range> buckets_;
+  std::vector<TensorRange> tensors_;
 };
 
 }  // namespace paceline

@@ -26,6 +26,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "common/core/device.h"
 #include "common/sync/bucket_plan.h"
@@ -73,12 +74,21 @@ struct Staleness {
   }
 };
 
+/// One bucket's transfer, now_ns() at both ends.
+struct Transfer {
+  BucketId bucket = 0;
+  std::int64_t begin_ns = 0;
+  std::int64_t end_ns = 0;
+};
+
 /// What happened since the previous commit (communication of step t mostly shows in step t+1's).
 struct StepReport {
   double wait_s = 0.0;           ///< part of the blocked time spent waiting for a slower rank
   double communication_s = 0.0;  ///< time the backend's transfers were in progress, hidden or not
   std::uint64_t bytes_sent = 0;  ///< payload and framing that left this rank
   Staleness staleness;
+  int skipped = 0;  ///< updates left out because their gradient held inf or NaN
+  std::vector<Transfer> transfers;
 };
 
 /// Bytes that a backend holds on this rank, counted; what a transport or library buffers inside
@@ -87,7 +97,8 @@ struct MemoryUse {
   std::size_t weights = 0;
   std::size_t gradients = 0;
   std::size_t optimizer = 0;
-  std::size_t staging = 0;  ///< besides the arenas
+  std::size_t staging = 0;   ///< besides the arenas
+  std::size_t residual = 0;  ///< what error feedback keeps
 };
 
 /// One per worker; every call comes from that worker's training thread.

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a range of gradients becomes fewer bytes and back. A codec knows nothing about who sends what
+// to whom: a collective adds what is summable hop by hop and gathers the rest; a server decodes and
+// adds what workers push.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "common/comm/transport.h"
+#include "common/config/config.h"
+#include "common/sync/bucket_plan.h"
+
+namespace paceline {
+
+/// What both ends of a message know besides its bytes.
+struct CodecContext {
+  std::uint64_t seed = 0;
+  std::int64_t step = 0;
+  std::size_t begin = 0;  ///< of the range in the arena
+  int rank = 0;           ///< of the sender
+  /// 1 / samples that the receiver divides the sum by: what is multiplied with it is a mean.
+  /// Formats of 16 bits send gradient·scale, so that a sum of large gradients cannot overflow;
+  /// `threshold` compares with it.
+  float scale = 1.0F;
+};
+
+/// What adding several ranks' messages needs between them besides the sum itself.
+struct Aggregate {
+  double magnitude = 0.0;  ///< sign: sum of the ranks' mean magnitudes
+};
+
+/// Immutable, so any number of threads may use it.
+class Codec {
+ public:
+  Codec() = default;
+  virtual ~Codec() = default;
+  Codec(const Codec&) = delete;
+  Codec& operator=(const Codec&) = delete;
+
+  [[nodiscard]] virtual std::string_view name() const noexcept = 0;
+
+  /// The type whose element-wise sum over ranks is the message of the sum, so that an allreduce may
+  /// add messages on the way; none: messages must be gathered. All messages of a range then have
+  /// the same length on every rank.
+  [[nodiscard]] virtual std::optional<DataType> summable() const noexcept { return std::nullopt; }
+
+  /// No message of `elements` is longer.
+  [[nodiscard]] virtual std::size_t max_bytes(std::size_t elements) const noexcept = 0;
+
+  /// Encodes `in` into `out` (max_bytes(in.size()) bytes, 8-byte aligned); returns the message's
+  /// length. Deterministic in its arguments.
+  [[nodiscard]] virtual std::size_t encode(std::span<const float> in, const CodecContext& context,
+                                           std::span<std::byte> out) const = 0;
+
+  /// sum[i] += what the message holds for element i. `message` (8-byte aligned) may come from
+  /// another process: throws Error naming what is wrong with it before it writes out of bounds.
+  virtual void decode_add(std::span<const std::byte> message, const CodecContext& context,
+                          std::span<float> sum, Aggregate& aggregate) const = 0;
+
+  /// After the last decode_add of a sum that began with zeros: `sum` becomes an estimate of the sum
+  /// of the gradients.
+  virtual void finish(std::span<float> /*sum*/, const Aggregate& /*aggregate*/) const {}
+};
+
+/// The codec of compress.method and sync.wire, null where gradients travel as they are; PowerSGD is
+/// none (power_sgd.h).
+[[nodiscard]] std::unique_ptr<Codec> make_codec(const CompressConfig& compress,
+                                                std::string_view wire);
+
+}  // namespace paceline

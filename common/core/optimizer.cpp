@@ -12,8 +12,13 @@ namespace paceline {
 
 namespace {
 
+bool has_second_moment(const OptimizerSpec& spec) {
+  return spec.kind == OptimizerKind::adam || spec.kind == OptimizerKind::lamb ||
+         spec.kind == OptimizerKind::onebit_adam;
+}
+
 std::size_t moments(const OptimizerSpec& spec) {
-  if (spec.kind == OptimizerKind::adam) {
+  if (has_second_moment(spec)) {
     return 2;
   }
   return spec.momentum != 0.0F ? 1 : 0;
@@ -24,30 +29,58 @@ std::size_t moments(const OptimizerSpec& spec) {
 Optimizer::Optimizer(const OptimizerSpec& spec, std::size_t elements)
     : spec_(spec), elements_(elements), state_(moments(spec) * elements * sizeof(float)) {}
 
-void Optimizer::apply(std::size_t begin, std::span<const float> weights_in,
-                      std::span<float> weights_out, std::span<const float> gradient,
-                      const UpdateInfo& info) {
-  const std::size_t n = gradient.size();
-  if (begin > elements_ || n > elements_ - begin || weights_in.size() != n ||
-      weights_out.size() != n) {
+void Optimizer::check(std::size_t begin, std::size_t count, std::size_t in, std::size_t out) const {
+  if (begin > elements_ || count > elements_ - begin || in != count || out != count) {
     throw Error(
         fmt::format("optimizer: range [{}, {}) with {} weights in and {} out does not fit "
                     "its {} elements",
-                    begin, begin + n, weights_in.size(), weights_out.size(), elements_));
+                    begin, begin + count, in, out, elements_));
   }
-  const auto moment = [&](std::size_t index) {
+}
+
+std::span<float> Optimizer::moment(int index, std::size_t begin, std::size_t count) {
+  check(begin, count, count, count);
+  if (static_cast<std::size_t>(index) >= moments(spec_)) {
+    return {};
+  }
+  return state_.as<float>().subspan(static_cast<std::size_t>(index) * elements_ + begin, count);
+}
+
+kernels::UpdateOperands Optimizer::operands(std::size_t begin, const float* in, float* out,
+                                            std::span<const float> gradient) noexcept {
+  const auto at = [&](std::size_t index) {
     return index < moments(spec_) ? state_.as<float>().data() + index * elements_ + begin : nullptr;
   };
-  const kernels::UpdateOperands operands{weights_in.data(), weights_out.data(), gradient.data(),
-                                         moment(0), moment(1)};
-  kernels::with_update_rule(operands, spec_, info, [n](const auto& rule) {
-    kernels::for_each(static_cast<std::int64_t>(n), rule);
-  });
+  return {in, out, gradient.data(), at(0), at(1)};
+}
+
+void Optimizer::apply(std::size_t begin, std::span<const float> weights_in,
+                      std::span<float> weights_out, std::span<const float> gradient,
+                      const UpdateInfo& info) {
+  check(begin, gradient.size(), weights_in.size(), weights_out.size());
+  if (spec_.kind == OptimizerKind::lamb) {
+    throw Error("optimizer: LAMB has no update of elements alone");
+  }
+  kernels::with_update_rule(operands(begin, weights_in.data(), weights_out.data(), gradient), spec_,
+                            info, [n = gradient.size()](const auto& rule) {
+                              kernels::for_each(static_cast<std::int64_t>(n), rule);
+                            });
+}
+
+void Optimizer::lamb_direction(std::size_t begin, std::span<const float> weights,
+                               std::span<float> gradient, const UpdateInfo& info) {
+  check(begin, gradient.size(), weights.size(), weights.size());
+  UpdateInfo unit = info;
+  unit.lr = 1.0F;
+  const kernels::Adam adam =
+      kernels::adam_rule(operands(begin, weights.data(), nullptr, gradient), spec_, unit);
+  kernels::for_each(static_cast<std::int64_t>(gradient.size()),
+                    kernels::LambDirection{adam, gradient.data()});
 }
 
 void Optimizer::save(StateWriter& writer) const {
   const std::span<const float> state = state_.as<float>();
-  if (spec_.kind == OptimizerKind::adam) {
+  if (has_second_moment(spec_)) {
     writer.put("adam.first_moment", state.first(elements_));
     writer.put("adam.second_moment", state.last(elements_));
   } else if (spec_.momentum != 0.0F) {
@@ -57,7 +90,7 @@ void Optimizer::save(StateWriter& writer) const {
 
 void Optimizer::load(StateReader& reader) {
   const std::span<float> state = state_.as<float>();
-  if (spec_.kind == OptimizerKind::adam) {
+  if (has_second_moment(spec_)) {
     reader.get("adam.first_moment", state.first(elements_));
     reader.get("adam.second_moment", state.last(elements_));
   } else if (spec_.momentum != 0.0F) {

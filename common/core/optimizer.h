@@ -14,6 +14,7 @@
 
 namespace paceline {
 
+/// Rules that need norms of whole tensors or of the whole gradient go through ArenaOptimizer.
 /// State (momentum, or Adam's two moments) for `elements` weights, zero at first. Not thread-safe;
 /// disjoint ranges may be applied from different threads.
 class Optimizer {
@@ -26,6 +27,15 @@ class Optimizer {
   void apply(std::size_t begin, std::span<const float> weights_in, std::span<float> weights_out,
              std::span<const float> gradient, const UpdateInfo& info);
 
+  /// LAMB's first half: the moments advance, and `gradient` becomes the direction u that the
+  /// weights then move against; the weights stay. Range as in apply.
+  void lamb_direction(std::size_t begin, std::span<const float> weights, std::span<float> gradient,
+                      const UpdateInfo& info);
+
+  /// Momentum or Adam's first moment of [begin, begin + count), Adam's second moment likewise;
+  /// empty where the rule has none. For techniques that replace them (1-bit Adam).
+  [[nodiscard]] std::span<float> moment(int index, std::size_t begin, std::size_t count);
+
   [[nodiscard]] const OptimizerSpec& spec() const noexcept { return spec_; }
   /// Bytes of state.
   [[nodiscard]] std::size_t state_bytes() const noexcept { return state_.size(); }
@@ -34,6 +44,10 @@ class Optimizer {
   void load(StateReader& reader);
 
  private:
+  [[nodiscard]] kernels::UpdateOperands operands(std::size_t begin, const float* in, float* out,
+                                                 std::span<const float> gradient) noexcept;
+  void check(std::size_t begin, std::size_t count, std::size_t in, std::size_t out) const;
+
   OptimizerSpec spec_;
   std::size_t elements_;
   Buffer state_;

@@ -83,13 +83,31 @@ struct Adam {
   }
 };
 
+/// u <- m / (√v·inverse_root + ε)·correction + decay·w, in the gradient's place, moments as in
+/// Adam; the weights stay.
+struct LambDirection {
+  Adam adam;  ///< its step_size is the correction 1 / (1 − β1^t)
+  float* direction;
+
+  PACELINE_HD void operator()(std::int64_t i) const {
+    const float gradient = adam.at.gradient[i] * adam.scale;
+    const float first = adam.beta1 * adam.at.moment1[i] + adam.rest1 * gradient;
+    const float second = adam.beta2 * adam.at.moment2[i] + adam.rest2 * (gradient * gradient);
+    adam.at.moment1[i] = first;
+    adam.at.moment2[i] = second;
+    direction[i] =
+        adam.step_size * (first / (std::sqrt(second) * adam.inverse_root + adam.epsilon)) +
+        adam.decay * adam.at.in[i];
+  }
+};
+
 inline Adam adam_rule(const UpdateOperands& at, const OptimizerSpec& spec, const UpdateInfo& info) {
   const double t = static_cast<double>(info.step + 1);
   const double correction1 = 1.0 - std::pow(static_cast<double>(spec.beta1), t);
   const double correction2 = 1.0 - std::pow(static_cast<double>(spec.beta2), t);
   return {at,
           info.gradient_scale,
-          spec.weight_decay,
+          spec.weight_decay * info.decay_scale,
           spec.beta1,
           spec.beta2,
           1.0F - spec.beta1,
@@ -99,13 +117,14 @@ inline Adam adam_rule(const UpdateOperands& at, const OptimizerSpec& spec, const
           spec.epsilon};
 }
 
-/// Calls run(rule) with the functor that `spec` asks for.
+/// Calls run(rule) with the functor that `spec` asks for; for LARS the one of a single tensor (its
+/// trust ratio is in the scales), not for LAMB.
 template <typename Run>
 void with_update_rule(const UpdateOperands& at, const OptimizerSpec& spec, const UpdateInfo& info,
                       Run&& run) {
   const float scale = info.gradient_scale;
-  const float decay = spec.weight_decay;
-  if (spec.kind == OptimizerKind::adam) {
+  const float decay = spec.weight_decay * info.decay_scale;
+  if (spec.kind == OptimizerKind::adam || spec.kind == OptimizerKind::onebit_adam) {
     run(adam_rule(at, spec, info));
   } else if (spec.momentum == 0.0F) {
     run(PlainSgd{at, scale, decay, info.lr});

@@ -279,21 +279,41 @@ class Run {
 
 BucketPlan make_bucket_plan(const Model& model, const BucketConfig& config) {
   std::vector<std::size_t> counts;
+  std::vector<TensorRange> tensors;
   for (const Parameter& parameter : model.parameters()) {
     counts.push_back(parameter.range.size());
+    const auto dimensions = static_cast<std::int64_t>(parameter.shape.size());
+    tensors.push_back({parameter.range, dimensions > 1 ? parameter.shape[0] : 1, dimensions});
   }
-  return BucketPlan::group(counts, config.size, config.first_size);
+  BucketPlan plan = BucketPlan::group(counts, config.size, config.first_size);
+  plan.set_tensors(std::move(tensors));
+  return plan;
 }
+
+namespace {
+
+OptimizerKind optimizer_kind(const std::string& name) {
+  if (name == "adam") return OptimizerKind::adam;
+  if (name == "lars") return OptimizerKind::lars;
+  if (name == "lamb") return OptimizerKind::lamb;
+  if (name == "onebit_adam") return OptimizerKind::onebit_adam;
+  return OptimizerKind::sgd;
+}
+
+}  // namespace
 
 OptimizerSpec make_optimizer_spec(const OptimizerConfig& config) {
   OptimizerSpec spec;
-  spec.kind = config.name == "adam" ? OptimizerKind::adam : OptimizerKind::sgd;
+  spec.kind = optimizer_kind(config.name);
   spec.nesterov = config.nesterov;
   spec.momentum = static_cast<float>(config.momentum);
   spec.weight_decay = static_cast<float>(config.weight_decay);
   spec.beta1 = static_cast<float>(config.beta1);
   spec.beta2 = static_cast<float>(config.beta2);
   spec.epsilon = static_cast<float>(config.epsilon);
+  spec.trust = static_cast<float>(config.trust);
+  spec.clip_norm = static_cast<float>(config.clip_norm);
+  spec.freeze_step = config.freeze_step;
   return spec;
 }
 

@@ -11,6 +11,7 @@ struct UpdateInfo {
   std::int64_t step = 0;  ///< updates this range has seen before; Adam's bias correction
   float lr = 0.0F;
   float gradient_scale = 1.0F;  ///< multiplies the gradient sum: 1 / samples
+  float decay_scale = 1.0F;     ///< multiplies the specification's weight_decay
 };
 
 namespace kernels {

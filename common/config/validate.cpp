@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <string>
 
@@ -34,16 +35,19 @@ void check_device(const Config& config, const ValidationRules& rules) {
 
 void check_training(const Config& config) {
   const std::int64_t steps = planned_steps(config);
-  if (config.lr.warmup_steps > steps) {
+  if (config.lr.warmup_steps > steps && config.data.shares.empty()) {
     throw ConfigError(fmt::format(
         "lr.warmup_steps = {} is longer than the run: train.samples = {} with train.batch = {}, "
         "train.accumulate = {} and world = {} make {} steps",
         config.lr.warmup_steps, config.train.samples, config.train.batch, config.train.accumulate,
         config.world, steps));
   }
-  if (config.lr.schedule == "cosine" && config.lr.min_lr > config.optimizer.lr) {
-    throw ConfigError(fmt::format("lr.min_lr = {} must be at most optimizer.lr = {}",
-                                  config.lr.min_lr, config.optimizer.lr));
+  if (config.lr.schedule == "cosine" && config.lr.min_lr > peak_rate(config)) {
+    throw ConfigError(fmt::format(
+        "lr.min_lr = {} must be at most optimizer.lr = {}{}", config.lr.min_lr, config.optimizer.lr,
+        config.lr.scale == "none" ? ""
+                                  : fmt::format(", which lr.scale = {} makes {}",
+                                                toml_quoted(config.lr.scale), peak_rate(config))));
   }
   if (config.optimizer.nesterov && config.optimizer.name != "sgd") {
     throw ConfigError(
@@ -52,6 +56,22 @@ void check_training(const Config& config) {
   }
   if (config.optimizer.nesterov && config.optimizer.momentum == 0.0) {
     throw ConfigError("optimizer.nesterov = true needs optimizer.momentum above 0");
+  }
+}
+
+/// Techniques that exclude each other whatever the backend.
+void check_techniques(const Config& config) {
+  static_cast<void>(parse_shares(config.data.shares, config.world));
+  if (config.compress.method != "none" && config.sync_options.wire != "fp32") {
+    throw ConfigError(fmt::format(
+        "sync.wire = {} and compress.method = {} both say how gradients travel; allowed: one of "
+        "them",
+        toml_quoted(config.sync_options.wire), toml_quoted(config.compress.method)));
+  }
+  if (config.precision.compute == "fp16" && config.precision.loss_scale == "none") {
+    throw ConfigError(
+        "precision.loss_scale = \"none\" with precision.compute = \"fp16\": small gradients would "
+        "become 0; allowed: auto, dynamic, fixed");
   }
 }
 
@@ -89,10 +109,45 @@ std::int64_t planned_steps(const Config& config) noexcept {
   return (config.train.samples + per_step - 1) / per_step;
 }
 
+double peak_rate(const Config& config) noexcept {
+  const double per_step =
+      static_cast<double>(config.train.batch * config.train.accumulate * config.world);
+  const double k = per_step / static_cast<double>(config.lr.base_batch);
+  return config.optimizer.lr * (config.lr.scale == "linear" ? k
+                                : config.lr.scale == "sqrt" ? std::sqrt(k)
+                                                            : 1.0);
+}
+
+std::vector<double> parse_shares(std::string_view text, int world) {
+  constexpr double kMost = 1e9;
+  std::vector<double> shares;
+  const auto fail = [&](std::string_view what) {
+    throw ConfigError(fmt::format(
+        "data.shares = {} {}; allowed: one number above 0 for each of the {} ranks, as in 2,1,1",
+        toml_quoted(text.substr(0, 80)), what, world));
+  };
+  for (std::string_view left = text; !text.empty();) {
+    const std::size_t comma = std::min(left.find(','), left.size());
+    const std::optional<double> share = parse_number(left.substr(0, comma));
+    if (!share || *share <= 0.0 || *share > kMost) {
+      fail("holds what is no number above 0 and up to 1e9");
+    }
+    shares.push_back(*share);
+    if (shares.size() > static_cast<std::size_t>(world)) break;
+    if (comma == left.size()) break;
+    left.remove_prefix(comma + 1);
+  }
+  if (!shares.empty() && shares.size() != static_cast<std::size_t>(world)) {
+    fail("has a wrong number of entries");
+  }
+  return shares;
+}
+
 void validate(const Config& config, const ValidationRules& rules) {
   check_backend(config, rules.backends);
   check_device(config, rules);
   check_training(config);
+  check_techniques(config);
   check_fault(config, "fault.kill", config.fault.kill);
   check_fault(config, "fault.stop", config.fault.stop);
   check_places(config);

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/config/config.h"
 
@@ -24,7 +26,16 @@ struct ValidationRules {
 /// Throws ConfigError naming the key, the value and what is allowed.
 void validate(const Config& config, const ValidationRules& rules);
 
-/// Steps of a run: samples over batch · world, rounded up.
+/// Steps that a run surely has: samples over batch · accumulate · world, rounded up. Short batches
+/// at the ends of epochs, and parts of the data that differ in size, make more; a Sampler knows.
 [[nodiscard]] std::int64_t planned_steps(const Config& config) noexcept;
+
+/// The rate at the end of warm-up: optimizer.lr times k (lr.scale=linear; Goyal et al. 2017) or √k
+/// (sqrt; Krizhevsky 2014), k = samples per step of all workers / lr.base_batch.
+[[nodiscard]] double peak_rate(const Config& config) noexcept;
+
+/// "2,1,1": one number above 0 for each of `world` ranks, empty for an empty text. Throws
+/// ConfigError naming data.shares.
+[[nodiscard]] std::vector<double> parse_shares(std::string_view text, int world);
 
 }  // namespace paceline

@@ -9,7 +9,8 @@ namespace paceline {
 
 double LrSchedule::at(std::int64_t t) const noexcept {
   if (t < warmup_steps) {
-    return base * static_cast<double>(t + 1) / static_cast<double>(warmup_steps);
+    return warmup_from +
+           (base - warmup_from) * static_cast<double>(t + 1) / static_cast<double>(warmup_steps);
   }
   const std::int64_t decayed = t - warmup_steps;
   switch (kind) {

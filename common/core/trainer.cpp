@@ -10,6 +10,7 @@
 
 #include "common/base/error.h"
 #include "common/base/time.h"
+#include "common/config/validate.h"
 #include "common/core/lr_schedule.h"
 #include "common/core/step_driver.h"
 #include "common/data/sampler.h"
@@ -25,7 +26,8 @@ LrSchedule make_schedule(const Config& config, std::int64_t steps) {
   schedule.kind = config.lr.schedule == "step"     ? ScheduleKind::step
                   : config.lr.schedule == "cosine" ? ScheduleKind::cosine
                                                    : ScheduleKind::constant;
-  schedule.base = config.optimizer.lr;
+  schedule.base = peak_rate(config);
+  schedule.warmup_from = config.lr.scale == "none" ? 0.0 : config.optimizer.lr;
   schedule.total_steps = steps;
   schedule.warmup_steps = config.lr.warmup_steps;
   schedule.step_every = config.lr.step_every;
@@ -57,14 +59,40 @@ class BatchMemory {
   std::vector<std::int32_t> labels_;
 };
 
+Sampler make_sampler(const Config& config, std::int64_t train_samples, int rank) {
+  return {train_samples,
+          config.train.samples,
+          config.train.batch * config.train.accumulate,
+          config.world,
+          rank,
+          config.seed,
+          parse_shares(config.data.shares, config.world)};
+}
+
+/// Spans of the communication lane, named once per bucket.
+class TransferSpans {
+ public:
+  void report(const std::vector<Transfer>& transfers, TrainObserver& observer) {
+    for (const Transfer& transfer : transfers) {
+      const auto bucket = static_cast<std::size_t>(transfer.bucket);
+      while (names_.size() <= bucket) {
+        names_.push_back(fmt::format("bucket {}", names_.size()));
+      }
+      observer.span(Lane::communication, names_[bucket].c_str(), transfer.begin_ns,
+                    transfer.end_ns);
+    }
+  }
+
+ private:
+  std::vector<std::string> names_;
+};
+
 /// The state of one run of train().
 class Run {
  public:
   explicit Run(const TrainerParts& parts)
       : parts_(parts),
-        sampler_(parts.train.size(), parts.config.train.samples,
-                 parts.config.train.batch * parts.config.train.accumulate, parts.config.world,
-                 parts.workers.rank(), parts.config.seed),
+        sampler_(make_sampler(parts.config, parts.train.size(), parts.workers.rank())),
         schedule_(make_schedule(parts.config, sampler_.steps())),
         plan_(make_bucket_plan(parts.model, parts.config.bucket)),
         driver_(parts.model, plan_, parts.config.compute.emulate, parts.synchronizer,
@@ -87,6 +115,7 @@ class Run {
       const bool periodic = next_evaluation > 0 && trained >= next_evaluation;
       if (t == steps - 1 || periodic) {
         drain();
+        parts_.observer.evaluating(trained);
         evaluate(view, trained);
         next_evaluation += periodic ? parts_.config.train.eval_every : 0;
       }
@@ -128,6 +157,7 @@ class Run {
                       parts_.workers.rank(), std::abs(result.loss_sum), t, lr));
     }
     const StepReport report = driver_.commit();
+    transfers_.report(report.transfers, parts_.observer);
     parts_.observer.phase("commit", t);
     record(t, samples, result, lr, report, seconds(now_ns() - begin));
     last_loss_sum_ = result.loss_sum;
@@ -260,6 +290,7 @@ class Run {
   BatchMemory train_memory_;
   BatchMemory test_memory_;
   std::vector<float> accumulated_;  // of the step's earlier micro-batches
+  TransferSpans transfers_;
   Device device_;
   std::int64_t clock_begin_ns_ = 0;
   std::int64_t train_ns_ = 0;
@@ -317,15 +348,25 @@ OptimizerSpec make_optimizer_spec(const OptimizerConfig& config) {
   return spec;
 }
 
-TrainOutcome train(const TrainerParts& parts, ReplicaView& view) {
-  const TrainConfig& config = parts.config.train;
-  const std::int64_t per_step = config.batch * config.accumulate * parts.config.world;
-  if (config.accumulate > 1 && per_step > parts.train.size()) {
+void check_against_data(const Config& config, std::int64_t train_samples) {
+  const TrainConfig& train = config.train;
+  const std::int64_t per_step = train.batch * train.accumulate * config.world;
+  if (train.accumulate > 1 && per_step > train_samples) {
     throw ConfigError(fmt::format(
         "train.accumulate = {}: a step of {} samples (with train.batch = {} and world = {}) is "
         "longer than the epoch, {} samples",
-        config.accumulate, per_step, config.batch, parts.config.world, parts.train.size()));
+        train.accumulate, per_step, train.batch, config.world, train_samples));
   }
+  const std::int64_t steps = make_sampler(config, train_samples, 0).steps();
+  if (config.lr.warmup_steps > steps) {
+    throw ConfigError(fmt::format(
+        "lr.warmup_steps = {} is longer than the run, which is {} steps with this data set",
+        config.lr.warmup_steps, steps));
+  }
+}
+
+TrainOutcome train(const TrainerParts& parts, ReplicaView& view) {
+  check_against_data(parts.config, parts.train.size());
   return Run(parts)(view);
 }
 

@@ -68,6 +68,8 @@ class TrainObserver {
   virtual void span(Lane lane, const char* name, std::int64_t begin_ns, std::int64_t end_ns) = 0;
   virtual void step(const StepMetrics& metrics, std::int64_t samples_trained,
                     std::int64_t samples_total) = 0;
+  /// Training pauses for an evaluation, after so many samples of all workers.
+  virtual void evaluating(std::int64_t /*samples_trained*/) {}
   virtual void evaluated(const Evaluation& evaluation) = 0;
   /// Before forward, between forward and backward, after commit, and (phase "last") before the last
   /// step: the places where a fault can be injected.
@@ -90,6 +92,11 @@ struct TrainerParts {
 /// bind returned) holds the same final weights on every rank. Throws Error naming rank and step
 /// when the loss is not finite (unless train.on_nan=continue), and whatever the seam throws.
 [[nodiscard]] TrainOutcome train(const TrainerParts& parts, ReplicaView& view);
+
+/// Refuses what cannot be with a training set of so many samples: fewer samples than ranks, a part
+/// of data.shares without samples, a step longer than the epoch, a warm-up longer than the run.
+/// train() asks too. Throws ConfigError naming the key.
+void check_against_data(const Config& config, std::int64_t train_samples);
 
 /// The plan, optimizer and schedule that a configuration asks for.
 [[nodiscard]] BucketPlan make_bucket_plan(const Model& model, const BucketConfig& config);

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
+#include <ranges>
 #include <utility>
 
 #include "common/base/error.h"
@@ -28,10 +30,10 @@ std::uint64_t below(std::uint64_t random, std::uint64_t bound) {
 }  // namespace
 
 Sampler::Sampler(std::int64_t dataset_size, std::int64_t total_samples, std::int64_t batch,
-                 int world, int rank, std::uint64_t seed)
+                 int world, int rank, std::uint64_t seed, std::span<const double> shares)
     : dataset_size_(dataset_size),
       total_samples_(total_samples),
-      global_batch_(batch * world),
+      batch_(batch),
       world_(world),
       rank_(rank),
       seed_(seed),
@@ -45,14 +47,57 @@ Sampler::Sampler(std::int64_t dataset_size, std::int64_t total_samples, std::int
     throw ConfigError(fmt::format("data set: {} samples, at least one per rank ({}) is needed",
                                   dataset_size, world));
   }
-  steps_per_epoch_ = divide_up(dataset_size_, global_batch_);
-  steps_ = total_samples_ / dataset_size_ * steps_per_epoch_ +
-           divide_up(total_samples_ % dataset_size_, global_batch_);
+  std::int64_t longest = divide_up(dataset_size_, world_);
+  if (!shares.empty()) {
+    cut_parts(shares);
+    longest = 0;
+    for (std::size_t r = 1; r < parts_.size(); ++r) {
+      longest = std::max(longest, parts_[r] - parts_[r - 1]);
+    }
+  }
+  steps_per_epoch_ = divide_up(longest, batch_);
+  const std::int64_t rest = total_samples_ % dataset_size_;
+  const auto steps = std::views::iota(std::int64_t{0}, steps_per_epoch_ + 1);
+  const auto last =
+      std::ranges::lower_bound(steps, rest, {}, [this](std::int64_t n) { return in_epoch(n); });
+  steps_ = total_samples_ / dataset_size_ * steps_per_epoch_ + *last;
+}
+
+void Sampler::cut_parts(std::span<const double> shares) {
+  if (shares.size() != static_cast<std::size_t>(world_)) {
+    throw ConfigError(fmt::format("data.shares: {} entries for {} ranks", shares.size(), world_));
+  }
+  const double total = std::accumulate(shares.begin(), shares.end(), 0.0);
+  double sum = 0.0;
+  parts_.push_back(0);
+  for (const double share : shares) {
+    sum += share;
+    const double end = std::round(static_cast<double>(dataset_size_) * (sum / total));
+    parts_.push_back(std::min(static_cast<std::int64_t>(end), dataset_size_));
+    if (parts_.back() <= parts_[parts_.size() - 2]) {
+      throw ConfigError(fmt::format(
+          "data.shares: rank {} would get none of the {} samples of the data set with its share "
+          "of {} in {}",
+          parts_.size() - 2, dataset_size_, share, total));
+    }
+  }
+}
+
+std::int64_t Sampler::in_epoch(std::int64_t steps) const noexcept {
+  if (parts_.empty()) {
+    return std::min(steps * batch_ * world_, dataset_size_);
+  }
+  std::int64_t samples = 0;
+  for (std::size_t r = 1; r < parts_.size(); ++r) {
+    samples += std::min(parts_[r] - parts_[r - 1], steps * batch_);
+  }
+  return samples;
 }
 
 std::int64_t Sampler::samples_before(std::int64_t step) const noexcept {
-  const std::int64_t in_epoch = std::min(step % steps_per_epoch_ * global_batch_, dataset_size_);
-  return std::min(step / steps_per_epoch_ * dataset_size_ + in_epoch, total_samples_);
+  const std::int64_t samples =
+      step / steps_per_epoch_ * dataset_size_ + in_epoch(step % steps_per_epoch_);
+  return parts_.empty() ? std::min(samples, total_samples_) : samples;
 }
 
 SampleSlice Sampler::at(std::int64_t step) {
@@ -62,11 +107,19 @@ SampleSlice Sampler::at(std::int64_t step) {
   load_epoch(step / steps_per_epoch_);
   SampleSlice slice;
   slice.global_samples = samples_before(step + 1) - samples_before(step);
-  const std::int64_t base = slice.global_samples / world_;
-  const std::int64_t extra = slice.global_samples % world_;
-  const std::int64_t begin =
-      step % steps_per_epoch_ * global_batch_ + rank_ * base + std::min<std::int64_t>(rank_, extra);
-  const std::int64_t count = base + (rank_ < extra ? 1 : 0);
+  const std::int64_t done = step % steps_per_epoch_ * batch_;
+  std::int64_t begin = 0;
+  std::int64_t count = 0;
+  if (parts_.empty()) {
+    const std::int64_t base = slice.global_samples / world_;
+    const std::int64_t extra = slice.global_samples % world_;
+    begin = done * world_ + rank_ * base + std::min<std::int64_t>(rank_, extra);
+    count = base + (rank_ < extra ? 1 : 0);
+  } else {
+    const auto r = static_cast<std::size_t>(rank_);
+    begin = std::min(parts_[r] + done, parts_[r + 1]);
+    count = std::min(batch_, parts_[r + 1] - begin);
+  }
   const auto first = permutation_.begin() + begin;
   slice.indices.assign(first, first + count);
   return slice;

@@ -49,6 +49,9 @@ class Codec {
   /// the same length on every rank.
   [[nodiscard]] virtual std::optional<DataType> summable() const noexcept { return std::nullopt; }
 
+  /// Whether every message of n elements has max_bytes(n) bytes.
+  [[nodiscard]] virtual bool fixed_length() const noexcept { return true; }
+
   /// No message of `elements` is longer.
   [[nodiscard]] virtual std::size_t max_bytes(std::size_t elements) const noexcept = 0;
 

@@ -59,10 +59,10 @@ void change_every_key(Config& config) {
         value = value_as_toml(config, key) != "true";
         break;
       case KeyKind::integer:
-        value = key.low + 7;
+        value = key.low + 11;
         break;
       case KeyKind::number:
-        value = 0.1 + 0.2;  // no short decimal
+        value = key.number.low + (0.1 + 0.2);  // no short decimal
         break;
       case KeyKind::text:
         value = std::string("a \"b\" \\ ü # ") + std::string(key.name);
@@ -139,7 +139,7 @@ TEST(Print, DocumentationNamesEveryKey) {
   EXPECT_TRUE(has(help, "ring allreduce"));
   std::ifstream file(std::filesystem::path(PACELINE_SOURCE_DIR) / "docs" / "configuration.md");
   const std::string stored((std::istreambuf_iterator<char>(file)), {});
-  EXPECT_EQ(stored, docs) << "regenerate: write_config_docs docs/configuration.md";
+  EXPECT_EQ(stored, docs) << "regenerate: paceline keys --markdown > docs/configuration.md";
 }
 
 TEST(Parse, AllSpellingsOfAKey) {

@@ -134,6 +134,21 @@ TEST(LrSchedule, WarmsUpLinearly) {
   EXPECT_DOUBLE_EQ(schedule.at(1000000), 0.4);
 }
 
+TEST(LrSchedule, GradualWarmUpGoesFromTheBaseRateToThePeak) {
+  // Goyal et al. 2017: from 0.1 in equal increments to 8 times that, then decay from there.
+  const LrSchedule schedule{.kind = ScheduleKind::step,
+                            .base = 0.8,
+                            .warmup_from = 0.1,
+                            .warmup_steps = 7,
+                            .step_every = 3,
+                            .gamma = 0.1};
+  for (int t = 0; t < 7; ++t) {
+    EXPECT_NEAR(schedule.at(t), 0.1 + 0.1 * (t + 1), 1e-15);
+  }
+  EXPECT_DOUBLE_EQ(schedule.at(9), 0.8);
+  EXPECT_DOUBLE_EQ(schedule.at(10), 0.8 * 0.1);
+}
+
 TEST(LrSchedule, StepsDownFromTheEndOfWarmUp) {
   const LrSchedule schedule{
       .kind = ScheduleKind::step, .base = 1.0, .warmup_steps = 5, .step_every = 10, .gamma = 0.5};

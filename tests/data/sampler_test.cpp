@@ -147,6 +147,98 @@ TEST(Sampler, RefusesWhatCannotBe) {
   EXPECT_THROW(static_cast<void>(sampler.at(-1)), Error);
 }
 
+// ---- Parts of different sizes
+
+struct Uneven {
+  std::int64_t dataset;
+  std::int64_t total;
+  std::int64_t batch;
+  std::vector<double> shares;
+  std::vector<std::int64_t> parts;  ///< worked out by hand
+  std::int64_t steps;               ///< likewise
+};
+
+class UnevenSampler : public testing::TestWithParam<Uneven> {
+ protected:
+  static std::vector<Sampler> ranks() {
+    const Uneven& c = GetParam();
+    std::vector<Sampler> all;
+    const int world = static_cast<int>(c.shares.size());
+    for (int rank = 0; rank < world; ++rank) {
+      all.emplace_back(c.dataset, c.total, c.batch, world, rank, 5, c.shares);
+    }
+    return all;
+  }
+};
+
+TEST_P(UnevenSampler, EachRankWalksItsOwnPartAndThenTakesPartWithNone) {
+  const Uneven& c = GetParam();
+  std::vector<Sampler> all = ranks();
+  const std::int64_t longest = *std::ranges::max_element(c.parts);
+  const std::int64_t per_epoch = (longest + c.batch - 1) / c.batch;
+  ASSERT_EQ(all[0].steps(), c.steps);
+  // The permutation itself is the one of an even split's single rank.
+  Sampler whole(c.dataset, c.dataset * (c.steps / per_epoch + 1), c.dataset, 1, 0, 5);
+  std::int64_t begin = 0;
+  for (std::size_t r = 0; r < all.size(); begin += c.parts[r], ++r) {
+    for (std::int64_t step = 0; step < c.steps; ++step) {
+      const auto order = whole.at(step / per_epoch).indices;
+      const std::int64_t done = std::min(step % per_epoch * c.batch, c.parts[r]);
+      const std::int64_t count = std::min(c.batch, c.parts[r] - done);
+      const auto first = order.begin() + begin + done;
+      EXPECT_EQ(all[r].at(step).indices, std::vector<std::uint32_t>(first, first + count))
+          << "rank " << r << " step " << step;
+    }
+  }
+}
+
+TEST_P(UnevenSampler, CountsWhatWasReallySeen) {
+  const Uneven& c = GetParam();
+  std::vector<Sampler> all = ranks();
+  std::int64_t seen = 0;
+  for (std::int64_t step = 0; step < c.steps; ++step) {
+    EXPECT_LT(seen, c.total) << "a step too many";
+    std::int64_t sum = 0;
+    for (Sampler& rank : all) {
+      sum += std::ssize(rank.at(step).indices);
+    }
+    for (Sampler& rank : all) {
+      EXPECT_EQ(rank.at(step).global_samples, sum);
+      EXPECT_EQ(rank.samples_before(step), seen);
+      EXPECT_EQ(rank.steps(), c.steps);
+    }
+    EXPECT_GE(sum, 1);
+    seen += sum;
+  }
+  EXPECT_GE(seen, c.total);
+  EXPECT_EQ(all[0].samples_before(c.steps), seen);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Sizes, UnevenSampler,
+    testing::Values(Uneven{100, 100, 5, {2, 1, 1}, {50, 25, 25}, 10},
+                    Uneven{100, 250, 5, {2, 1, 1}, {50, 25, 25}, 24},  // 2 epochs, 50 of 15 a step
+                    Uneven{10, 10, 4, {1, 1, 1}, {3, 4, 3}, 1},
+                    Uneven{101, 101, 7, {0.1, 0.3}, {25, 76}, 11},
+                    Uneven{7, 21, 100, {1, 5, 1}, {1, 5, 1}, 3}, Uneven{9, 4, 2, {3}, {9}, 2}));
+
+TEST(Sampler, RefusesSharesThatLeaveARankWithNothing) {
+  const auto make = [](std::int64_t dataset, const std::vector<double>& shares) {
+    return Sampler(dataset, 10, 1, 3, 0, 1, shares);
+  };
+  EXPECT_NO_THROW(make(4, {2, 1, 1}));
+  EXPECT_THROW(make(2, {2, 1, 1}), ConfigError);
+  EXPECT_THROW(make(100, {1000, 1, 1}), ConfigError);
+  EXPECT_THROW(make(100, {1, 1}), ConfigError);
+  try {
+    make(100, {1, 1e-9, 1});
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string_view(error.what()).find("data.shares: rank 1 "), std::string::npos)
+        << error.what();
+  }
+}
+
 struct Samples {
   Samples(const Dataset& data, std::vector<std::uint32_t> indices)
       : x(indices.size() * static_cast<std::size_t>(data.shape().elements())), y(indices.size()) {

@@ -205,6 +205,8 @@ class Run {
     m.communication_s = report.communication_s;
     m.bytes_sent = report.bytes_sent;
     m.staleness = report.staleness;
+    m.skipped = report.skipped;
+    skipped_ += report.skipped;
     compute_s_ += m.compute_s;
     exposed_s_ += m.exposed_comm_s;
     wait_s_ += m.wait_s;
@@ -262,7 +264,7 @@ class Run {
         staleness_.sum,   last_loss_sum_, static_cast<double>(last_samples_)};
     const std::vector<double> total = parts_.workers.sum(sums);
     const double maxima[] = {seconds(train_ns_), static_cast<double>(staleness_.max),
-                             driver_.pace().late_fraction()};
+                             driver_.pace().late_fraction(), static_cast<double>(skipped_)};
     const std::vector<double> largest = parts_.workers.max(maxima);
     TrainOutcome outcome;
     outcome.steps = steps;
@@ -277,6 +279,7 @@ class Run {
                          static_cast<std::int64_t>(largest[1])};
     outcome.final_loss = total[8] > 0.0 ? total[7] / total[8] : 0.0;
     outcome.late_fraction = largest[2];
+    outcome.skipped = static_cast<std::int64_t>(largest[3]);
     outcome.time_to_target_s = time_to_target_s_;
     outcome.evaluations = std::move(evaluations_);
     return outcome;
@@ -300,6 +303,7 @@ class Run {
   double communication_s_ = 0.0;
   double bytes_ = 0.0;
   Staleness staleness_;
+  std::int64_t skipped_ = 0;
   double last_loss_sum_ = 0.0;
   std::int64_t last_samples_ = 0;
   std::optional<double> time_to_target_s_;

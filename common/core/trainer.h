@@ -30,6 +30,7 @@ struct StepMetrics {
   double communication_s = 0.0;  ///< transfers in progress, hidden or not
   std::uint64_t bytes_sent = 0;
   Staleness staleness;
+  int skipped = 0;  ///< updates left out because their gradient held inf or NaN
 };
 
 struct Evaluation {
@@ -50,6 +51,7 @@ struct TrainOutcome {
   double communication_s = 0.0;
   double bytes_sent = 0.0;     ///< per rank and step
   Staleness staleness;         ///< of all ranks
+  std::int64_t skipped = 0;    ///< updates left out, of the rank with most
   double final_loss = 0.0;     ///< mean training loss of the last step over all ranks' samples
   double late_fraction = 0.0;  ///< steps that missed the emulated device's pace, worst rank
   std::optional<double> time_to_target_s;

@@ -108,9 +108,14 @@ class OnebitCodec final : public Codec {
     return max_bytes(in.size());
   }
 
+  void check(std::span<const std::byte> message, const CodecContext& context,
+             std::size_t elements) const override {
+    check_bits(name(), context, message, elements);
+  }
+
   void decode_add(std::span<const std::byte> message, const CodecContext& context,
                   std::span<float> sum, Aggregate& /*aggregate*/) const override {
-    check_bits(name(), context, message, sum.size());
+    check(message, context, sum.size());
     const auto* means = view<float>(message);
     combine_bits(view<std::uint64_t>(message, kHead), means[0], means[1], sum, kAdd);
   }
@@ -151,13 +156,18 @@ class SignCodec final : public Codec {
     return max_bytes(in.size());
   }
 
-  /// Adds this rank's votes, +1 or −1; a rank whose gradient is all zeros has none.
-  void decode_add(std::span<const std::byte> message, const CodecContext& context,
-                  std::span<float> sum, Aggregate& aggregate) const override {
-    check_bits(name(), context, message, sum.size());
+  void check(std::span<const std::byte> message, const CodecContext& context,
+             std::size_t elements) const override {
+    check_bits(name(), context, message, elements);
     if (view<std::uint32_t>(message)[1] != 0) {
       throw bad_message(name(), context, "has its reserved bytes set");
     }
+  }
+
+  /// Adds this rank's votes, +1 or −1; a rank whose gradient is all zeros has none.
+  void decode_add(std::span<const std::byte> message, const CodecContext& context,
+                  std::span<float> sum, Aggregate& aggregate) const override {
+    check(message, context, sum.size());
     const float magnitude = view<float>(message)[0];
     if (magnitude == 0.0F) {
       return;

@@ -79,8 +79,12 @@ class Codec {
   [[nodiscard]] virtual std::size_t encode(std::span<const float> in, const CodecContext& context,
                                            std::span<std::byte> out) const = 0;
 
-  /// sum[i] += what the message holds for element i. `message` (8-byte aligned) may come from
-  /// another process: throws Error naming what is wrong with it before it writes anything.
+  /// Throws Error naming what is wrong with a message (8-byte aligned) of `elements` that may come
+  /// from another process; what passes, decode_add takes.
+  virtual void check(std::span<const std::byte> message, const CodecContext& context,
+                     std::size_t elements) const = 0;
+
+  /// sum[i] += what the message holds for element i. Throws as check() before it writes anything.
   virtual void decode_add(std::span<const std::byte> message, const CodecContext& context,
                           std::span<float> sum, Aggregate& aggregate) const = 0;
 

@@ -99,12 +99,17 @@ class QsgdCodec final : public Codec {
     return max_bytes(in.size());
   }
 
+  void check(std::span<const std::byte> message, const CodecContext& context,
+             std::size_t elements) const override {
+    expect_bytes(name(), context, message.size(), max_bytes(elements));
+    if (!std::has_single_bit(levels_ + 1)) {
+      check_levels(message, context, elements);
+    }
+  }
+
   void decode_add(std::span<const std::byte> message, const CodecContext& context,
                   std::span<float> sum, Aggregate& /*aggregate*/) const override {
-    expect_bytes(name(), context, message.size(), max_bytes(sum.size()));
-    if (!std::has_single_bit(levels_ + 1)) {
-      check_levels(message, context, sum.size());
-    }
+    check(message, context, sum.size());
     by_block(message, sum, [](float a, float b) { return a + b; });
   }
 

@@ -52,9 +52,14 @@ class SixteenBitCodec final : public Codec {
     return max_bytes(in.size());
   }
 
+  void check(std::span<const std::byte> message, const CodecContext& context,
+             std::size_t elements) const override {
+    expect_bytes(name(), context, message.size(), max_bytes(elements));
+  }
+
   void decode_add(std::span<const std::byte> message, const CodecContext& context,
                   std::span<float> sum, Aggregate& /*aggregate*/) const override {
-    expect_bytes(name(), context, message.size(), max_bytes(sum.size()));
+    check(message, context, sum.size());
     by_block(message, context, sum, [](float a, float b) { return a + b; });
   }
 

@@ -76,12 +76,17 @@ class TopkCodec final : public Codec {
     return max_bytes(in.size());
   }
 
+  void check(std::span<const std::byte> message, const CodecContext& context,
+             std::size_t elements) const override {
+    expect_bytes(name(), context, message.size(), max_bytes(elements));
+    check_indices(name(), context, pairs_at(message, 0, kept(elements, density_)).indices,
+                  elements);
+  }
+
   void decode_add(std::span<const std::byte> message, const CodecContext& context,
                   std::span<float> sum, Aggregate& /*aggregate*/) const override {
-    expect_bytes(name(), context, message.size(), max_bytes(sum.size()));
-    const Pairs pairs = pairs_at(message, 0, kept(sum.size(), density_));
-    check_indices(name(), context, pairs.indices, sum.size());
-    add_pairs(pairs, sum);
+    check(message, context, sum.size());
+    add_pairs(pairs_at(message, 0, kept(sum.size(), density_)), sum);
   }
 
   void subtract(std::span<const std::byte> message, const CodecContext& /*context*/,
@@ -119,21 +124,25 @@ class ThresholdCodec final : public Codec {
     return kHead + kPairBytes * count;
   }
 
-  void decode_add(std::span<const std::byte> message, const CodecContext& context,
-                  std::span<float> sum, Aggregate& /*aggregate*/) const override {
+  void check(std::span<const std::byte> message, const CodecContext& context,
+             std::size_t elements) const override {
     if (message.size() < kHead) {
       throw bad_message(name(), context, fmt::format("ends after {} bytes", message.size()));
     }
     const std::uint32_t count = view<std::uint32_t>(message)[0];
-    if (count > sum.size() || view<std::uint32_t>(message)[1] != 0) {
+    if (count > elements || view<std::uint32_t>(message)[1] != 0) {
       throw bad_message(name(), context,
                         fmt::format("announces {} of {} elements, or its reserved bytes are set",
-                                    count, sum.size()));
+                                    count, elements));
     }
     expect_bytes(name(), context, message.size(), kHead + kPairBytes * count);
-    const Pairs pairs = pairs_at(message, kHead, count);
-    check_indices(name(), context, pairs.indices, sum.size());
-    add_pairs(pairs, sum);
+    check_indices(name(), context, pairs_at(message, kHead, count).indices, elements);
+  }
+
+  void decode_add(std::span<const std::byte> message, const CodecContext& context,
+                  std::span<float> sum, Aggregate& /*aggregate*/) const override {
+    check(message, context, sum.size());
+    add_pairs(pairs_at(message, kHead, view<std::uint32_t>(message)[0]), sum);
   }
 
   void subtract(std::span<const std::byte> message, const CodecContext& /*context*/,
@@ -165,9 +174,14 @@ class RandomkCodec final : public Codec {
     return max_bytes(in.size());
   }
 
+  void check(std::span<const std::byte> message, const CodecContext& context,
+             std::size_t elements) const override {
+    expect_bytes(name(), context, message.size(), max_bytes(elements));
+  }
+
   void decode_add(std::span<const std::byte> message, const CodecContext& context,
                   std::span<float> sum, Aggregate& /*aggregate*/) const override {
-    expect_bytes(name(), context, message.size(), max_bytes(sum.size()));
+    check(message, context, sum.size());
     const std::vector<std::uint32_t> indices = indices_of(sum.size(), context);
     const float factor = factor_of(sum.size(), indices.size());
     const auto* values = view<float>(message);

@@ -4,19 +4,17 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <optional>
 
 #include "common/base/error.h"
 #include "common/base/sha256.h"
 #include "common/comm/measure_link.h"
 #include "common/comm/transport.h"
+#include "common/core/communicator_reducer.h"
 #include "common/core/trainer.h"
 #include "common/observe/files.h"
 #include "common/observe/memory.h"
-#include "common/observe/progress.h"
-#include "common/observe/step_log.h"
+#include "common/observe/recorder.h"
 #include "common/observe/summary.h"
-#include "common/observe/trace.h"
 #include "experiments/backends.h"
 
 namespace paceline {
@@ -25,50 +23,6 @@ namespace {
 
 constexpr std::int64_t kSyntheticTrain = 6000;
 constexpr std::int64_t kSyntheticTest = 1000;
-
-/// Writes the rank's files and shows rank 0's progress.
-class Recorder final : public TrainObserver {
- public:
-  Recorder(const std::filesystem::path& run_directory, int rank, const std::string& name,
-           std::int64_t samples, FaultInjector& faults, bool show_progress)
-      : log_(run_directory, rank), trace_(rank), faults_(faults) {
-    if (show_progress && rank == 0) {
-      progress_.emplace(name, samples);
-    }
-  }
-
-  void span(Lane lane, const char* name, std::int64_t begin_ns, std::int64_t end_ns) override {
-    trace_.add(lane, name, begin_ns, end_ns);
-  }
-  void step(const StepMetrics& metrics, std::int64_t trained, std::int64_t /*total*/) override {
-    log_.write(metrics);
-    if (progress_) {
-      progress_->update(trained, fmt::format("loss {:.3f}", metrics.loss));
-    }
-  }
-  void evaluated(const Evaluation& evaluation) override {
-    if (progress_) {
-      progress_->message(fmt::format("  {} samples, {:.1f} s: test accuracy {:.2f}%",
-                                     evaluation.samples_trained, evaluation.train_s,
-                                     100.0 * evaluation.accuracy));
-    }
-  }
-  void phase(const char* name, std::int64_t step) override { faults_.at(name, step); }
-
-  void finish(const std::filesystem::path& run_directory) {
-    if (progress_) {
-      progress_->finish();
-    }
-    log_.flush();
-    trace_.write(run_directory);
-  }
-
- private:
-  StepLog log_;
-  Trace trace_;
-  FaultInjector& faults_;
-  std::optional<Progress> progress_;
-};
 
 /// A transfer between two ranks shows what the emulated link really gives; a link that is off by
 /// more than allowed is measured again before it is an error.
@@ -140,10 +94,10 @@ std::string agreed_digest(const WorkerContext& context, std::span<const float> w
 
 MemorySummary counted_memory(const Synchronizer& synchronizer, const Model& model) {
   const MemoryUse use = synchronizer.memory();
-  return {static_cast<std::int64_t>(use.weights), static_cast<std::int64_t>(use.gradients),
-          static_cast<std::int64_t>(use.optimizer),
-          static_cast<std::int64_t>(model.activation_bytes()),
-          static_cast<std::int64_t>(use.staging)};
+  return {
+      static_cast<std::int64_t>(use.weights),   static_cast<std::int64_t>(use.gradients),
+      static_cast<std::int64_t>(use.optimizer), static_cast<std::int64_t>(model.activation_bytes()),
+      static_cast<std::int64_t>(use.staging),   static_cast<std::int64_t>(use.residual)};
 }
 
 void fill_outcome(Summary& summary, const TrainOutcome& outcome) {
@@ -164,6 +118,7 @@ void fill_outcome(Summary& summary, const TrainOutcome& outcome) {
   summary.final_train_loss = outcome.final_loss;
   summary.time_to_target_s = outcome.time_to_target_s;
   summary.late_fraction = outcome.late_fraction;
+  summary.skipped_steps = outcome.skipped;
   for (const Evaluation& e : outcome.evaluations) {
     summary.evaluations.push_back({e.samples_trained, e.train_s, e.accuracy, e.loss});
   }
@@ -219,20 +174,23 @@ void run_worker(const WorkerContext& context, const Backend& backend, const Data
                 bool show_progress) {
   const Config& config = context.config;
   Summary summary = describe_run(context, backend);
+  Recorder recorder(config,
+                    {run_directory, context.rank, summary.name, data.train->size(),
+                     data.test->size(), show_progress},
+                    faults);
   const Links links = measure_links(context);
   summary.link_inter = links.inter;
   summary.link_intra = links.intra;
 
-  const auto model =
-      make_model(config.model, data.train->shape(), data.train->classes(), config.compute.threads);
+  CommunicatorReducer reducer(context.workers);
+  const auto model = make_model(config.model, data.train->shape(), data.train->classes(),
+                                model_options(config, context.rank, &reducer));
   const auto synchronizer = backend.make(context);
-  Recorder recorder(run_directory, context.rank, summary.name, config.train.samples, faults,
-                    show_progress);
   ReplicaView view;
   const TrainOutcome outcome = train({config, *model, *data.train, *data.test, *synchronizer,
                                       context.workers, context.abort, recorder},
                                      view);
-  recorder.finish(run_directory);
+  recorder.finish();
   fill_outcome(summary, outcome);
   summary.weights_sha256 = agreed_digest(context, view.weights);
   const double peak[] = {static_cast<double>(peak_rss_bytes())};

@@ -6,6 +6,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +21,7 @@ struct ParameterSpec {
   std::string name;                 ///< within the layer: "weight", "bias"
   std::vector<std::int64_t> shape;  ///< PyTorch's layout
   std::int64_t fan_in = 1;          ///< inputs that one output sums over; bounds the initial values
+  std::optional<float> initial{};   ///< every element starts with it; none: drawn within the bound
   [[nodiscard]] std::size_t elements() const noexcept {
     std::size_t count = 1;
     for (const std::int64_t extent : shape) {
@@ -33,7 +36,9 @@ struct ForwardPass {
   std::int64_t samples;
   const float* input;
   float* output;
-  const float* weights;  ///< the layer's tensors, one after the other as in parameters()
+  const float* weights;      ///< the layer's tensors, one after the other as in parameters()
+  float* buffers = nullptr;  ///< its buffer_elements() floats of state, read and written
+  bool training = true;      ///< false: evaluation, which leaves `buffers` alone
 };
 
 /// Operands of one backward call; the activations are those of the forward call before it.
@@ -47,7 +52,8 @@ struct BackwardPass {
   float* gradients;  ///< overwritten with the sum over samples; laid out like `weights`
 };
 
-/// Called from one thread. samples >= 1 in every call; the number may change from call to call.
+/// Called from one thread. samples >= 1 in every call (in a collective() layer >= 0); the number
+/// may change from call to call.
 class Layer {
  public:
   Layer(std::string name, SampleShape input, SampleShape output)
@@ -62,6 +68,13 @@ class Layer {
   [[nodiscard]] virtual std::vector<ParameterSpec> parameters() const { return {}; }
   /// Multiply-adds ×2 (for a layer without products: operations) of one sample's forward.
   [[nodiscard]] virtual double flops() const = 0;
+
+  /// Floats of state that training updates besides the weights (running statistics), and their
+  /// first values.
+  [[nodiscard]] virtual std::size_t buffer_elements() const noexcept { return 0; }
+  virtual void initialise_buffers(std::span<float> /*buffers*/) const {}
+  /// Whether training calls involve all ranks, so that a rank without samples makes them as well.
+  [[nodiscard]] virtual bool collective() const noexcept { return false; }
 
   virtual void forward(const ForwardPass& pass) = 0;
   virtual void backward(const BackwardPass& pass) = 0;

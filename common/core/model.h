@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/core/model_options.h"
 #include "common/sync/bucket_plan.h"
 
 namespace paceline {
@@ -37,6 +38,7 @@ struct Batch {
   std::span<const float> inputs;         ///< [samples, height, width, channels]
   std::span<const std::int32_t> labels;  ///< [samples], 0 <= label < classes
   std::int64_t samples = 0;              ///< 0 is allowed: gradients become zero
+  float loss_scale = 1.0F;               ///< factor of all gradients; the result's loss is unscaled
 };
 
 struct BatchResult {
@@ -45,7 +47,8 @@ struct BatchResult {
 };
 
 /// Told by Model around each layer, forward index 0..layers-1, so that a trainer can wait for
-/// weights, launch buckets, and pace an emulated device.
+/// weights, launch buckets, and pace an emulated device. A layer that is left out of a step gets no
+/// call.
 class LayerHooks {
  public:
   LayerHooks() = default;
@@ -81,10 +84,23 @@ class Model {
 
   /// Fills `weights` (parameter_elements() floats): He-uniform as PyTorch's defaults,
   /// U(-1/sqrt(fan_in), 1/sqrt(fan_in)) for weights and biases, from a counter-based generator, so
-  /// the values depend on (seed, parameter, element) alone.
+  /// the values depend on (seed, parameter, element) alone; a norm's γ = 1, β = 0.
   virtual void initialise(std::span<float> weights, std::uint64_t seed) const = 0;
 
-  /// Forward and backward. Overwrites all of `gradients` with the sum over the batch's samples.
+  /// State that training updates besides the weights (BatchNorm's running statistics), this
+  /// worker's own; evaluation reads it. Empty in most models.
+  [[nodiscard]] virtual std::span<float> buffers() noexcept = 0;
+
+  /// Whether train_batch involves all ranks (SyncBatchNorm): each then makes the same number of
+  /// calls, with 0 samples where it has no more.
+  [[nodiscard]] virtual bool collective() const noexcept = 0;
+
+  /// The batches that follow belong to step `step`: they leave out the same layers, a choice by
+  /// (seed, rank, step, layer). Before the first call none is left out.
+  virtual void begin_step(std::int64_t step) = 0;
+
+  /// Forward and backward. Overwrites `gradients` with the sum over the batch's samples, but for
+  /// those of layers that are left out, which it does not touch.
   /// Both spans hold parameter_elements() floats; they may change between calls (buffers), but
   /// keeping them stable is faster. `hooks` may be null.
   virtual BatchResult train_batch(const Batch& batch, std::span<const float> weights,
@@ -100,9 +116,9 @@ class Model {
 /// Names that make_model takes: softmax, mlp, cnn.
 [[nodiscard]] const std::vector<std::string>& model_names();
 
-/// The CPU model (oneDNN). `threads`: OpenMP threads of the calling worker's primitives. Throws
-/// ConfigError for an unknown name.
+/// The CPU model (oneDNN). Throws ConfigError for an unknown name and for what check_model_options
+/// refuses of shapes and layers.
 [[nodiscard]] std::unique_ptr<Model> make_model(std::string_view name, SampleShape input,
-                                                int classes, int threads);
+                                                int classes, const ModelOptions& options = {});
 
 }  // namespace paceline

@@ -33,11 +33,11 @@ std::size_t elements_of(const SampleShape& shape) {
 }  // namespace
 
 Sequential::Sequential(std::string name, std::vector<std::unique_ptr<Layer>> layers,
-                       std::shared_ptr<SharedScratch> scratch, int threads)
+                       std::shared_ptr<SharedScratch> scratch, const ModelOptions& options)
     : name_(std::move(name)),
       scratch_(std::move(scratch)),
       layers_(std::move(layers)),
-      threads_(threads),
+      threads_(options.threads),
       layer_ranges_(layers_.size()) {
   std::size_t offset = 0;
   for (std::size_t l = layers_.size(); l-- > 0;) {
@@ -47,17 +47,30 @@ Sequential::Sequential(std::string name, std::vector<std::unique_ptr<Layer>> lay
       const std::size_t end = offset + spec.elements();
       parameters_.push_back({fmt::format("{}.{}", layer.name(), spec.name), std::move(spec.shape),
                              Range{offset, end}, static_cast<int>(l)});
-      fan_in_.push_back(static_cast<double>(spec.fan_in));
+      first_values_.push_back({static_cast<double>(spec.fan_in), spec.initial});
       offset = end;
     }
     layer_ranges_[l] = {begin, offset};
   }
   for (const auto& layer : layers_) {
     const std::size_t elements = padded(elements_of(layer->output_shape()));
+    buffer_ranges_.push_back({buffers_.size(), buffers_.size() + layer->buffer_elements()});
+    buffers_.resize(buffer_ranges_.back().end);
     output_begin_.push_back(output_elements_);
     output_elements_ += elements;
     widest_ = std::max(widest_, elements);
   }
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    layers_[l]->initialise_buffers(buffers_of(l));
+  }
+}
+
+bool Sequential::collective() const noexcept {
+  return std::ranges::any_of(layers_, [](const auto& layer) { return layer->collective(); });
+}
+
+std::span<float> Sequential::buffers_of(std::size_t layer) noexcept {
+  return std::span(buffers_).subspan(buffer_ranges_[layer].begin, buffer_ranges_[layer].size());
 }
 
 void Sequential::initialise(std::span<float> weights, std::uint64_t seed) const {
@@ -67,8 +80,12 @@ void Sequential::initialise(std::span<float> weights, std::uint64_t seed) const 
   }
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     const std::uint64_t key = stream_key(seed, parameters_[p].name);
-    const auto bound = static_cast<float>(1.0 / std::sqrt(fan_in_[p]));
+    const auto bound = static_cast<float>(1.0 / std::sqrt(first_values_[p].fan_in));
     const Range& range = parameters_[p].range;
+    if (first_values_[p].constant) {
+      std::ranges::fill(weights.subspan(range.begin, range.size()), *first_values_[p].constant);
+      continue;
+    }
     for (std::size_t i = 0; i < range.size(); ++i) {
       weights[range.begin + i] = bound * (2.0F * uniform01(key, i) - 1.0F);
     }
@@ -113,16 +130,18 @@ void Sequential::check(const Batch& batch, std::size_t weights) const {
   }
 }
 
-void Sequential::forward(const Batch& batch, const float* weights, LayerHooks* hooks) {
+void Sequential::forward(const Batch& batch, const float* weights, bool training,
+                         LayerHooks* hooks) {
   const float* input = batch.inputs.data();
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     if (hooks != nullptr) {
       hooks->before_forward(static_cast<int>(l));
     }
-    if (batch.samples > 0) {
-      layers_[l]->forward({batch.samples, input, output(l), weights + layer_ranges_[l].begin});
-      input = output(l);
+    if (batch.samples > 0 || layers_[l]->collective()) {
+      layers_[l]->forward({batch.samples, input, output(l), weights + layer_ranges_[l].begin,
+                           buffers_of(l).data(), training});
     }
+    input = output(l);
     if (hooks != nullptr) {
       hooks->after_forward(static_cast<int>(l));
     }
@@ -149,7 +168,7 @@ void Sequential::backward(const Batch& batch, const float* weights, std::span<fl
   float* d_input = d_output + widest_ * static_cast<std::size_t>(capacity_);
   for (std::size_t l = layers_.size(); l-- > 0;) {
     const Range& range = layer_ranges_[l];
-    if (batch.samples > 0) {
+    if (batch.samples > 0 || layers_[l]->collective()) {
       layers_[l]->backward({batch.samples, l > 0 ? output(l - 1) : batch.inputs.data(), output(l),
                             d_output, l > 0 ? d_input : nullptr, weights + range.begin,
                             gradients.data() + range.begin});
@@ -172,7 +191,7 @@ BatchResult Sequential::train_batch(const Batch& batch, std::span<const float> w
   }
   omp_set_num_threads(threads_);  // a setting of the calling thread
   reserve(batch.samples);
-  forward(batch, weights.data(), hooks);
+  forward(batch, weights.data(), true, hooks);
   const BatchResult result = loss(batch, true);
   backward(batch, weights.data(), gradients, hooks);
   return result;
@@ -190,7 +209,7 @@ BatchResult Sequential::evaluate_batch(const Batch& batch, std::span<const float
     const auto first = static_cast<std::size_t>(done);
     const Batch part{batch.inputs.subspan(first * width, n * width), batch.labels.subspan(first, n),
                      samples};
-    forward(part, weights.data(), nullptr);
+    forward(part, weights.data(), false, nullptr);
     const BatchResult result = loss(part, false);
     total.loss_sum += result.loss_sum;
     total.correct += result.correct;

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,7 +30,7 @@ class Sequential final : public Model {
  public:
   /// The last layer's output are the logits. `scratch` may be null.
   Sequential(std::string name, std::vector<std::unique_ptr<Layer>> layers,
-             std::shared_ptr<SharedScratch> scratch, int threads);
+             std::shared_ptr<SharedScratch> scratch, const ModelOptions& options);
 
   [[nodiscard]] std::string_view name() const noexcept override { return name_; }
   [[nodiscard]] SampleShape input_shape() const noexcept override {
@@ -47,6 +49,9 @@ class Sequential final : public Model {
   [[nodiscard]] const std::vector<Parameter>& parameters() const noexcept override {
     return parameters_;
   }
+  [[nodiscard]] std::span<float> buffers() noexcept override { return buffers_; }
+  [[nodiscard]] bool collective() const noexcept override;
+  void begin_step(std::int64_t /*step*/) override {}
   void initialise(std::span<float> weights, std::uint64_t seed) const override;
   BatchResult train_batch(const Batch& batch, std::span<const float> weights,
                           std::span<float> gradients, LayerHooks* hooks) override;
@@ -57,9 +62,16 @@ class Sequential final : public Model {
   [[nodiscard]] std::vector<std::string> implementations() const;
 
  private:
+  /// Drawn within 1/√fan_in where there is no constant.
+  struct FirstValue {
+    double fan_in;
+    std::optional<float> constant;
+  };
+
+  [[nodiscard]] std::span<float> buffers_of(std::size_t layer) noexcept;
   void reserve(std::int64_t samples);
   void check(const Batch& batch, std::size_t weights) const;
-  void forward(const Batch& batch, const float* weights, LayerHooks* hooks);
+  void forward(const Batch& batch, const float* weights, bool training, LayerHooks* hooks);
   void backward(const Batch& batch, const float* weights, std::span<float> gradients,
                 LayerHooks* hooks);
   BatchResult loss(const Batch& batch, bool with_gradient);
@@ -79,7 +91,9 @@ class Sequential final : public Model {
   Buffer gradients_;  // two halves: layers alternate between input and output gradient
   std::vector<float> losses_;
   std::vector<std::uint8_t> correct_;
-  std::vector<double> fan_in_;  // by parameter
+  std::vector<FirstValue> first_values_;  // by parameter
+  std::vector<float> buffers_;
+  std::vector<Range> buffer_ranges_;  // of each layer's state in buffers_
 };
 
 }  // namespace paceline

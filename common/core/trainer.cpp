@@ -11,6 +11,7 @@
 #include "common/base/error.h"
 #include "common/base/time.h"
 #include "common/config/validate.h"
+#include "common/core/buffer_guard.h"
 #include "common/core/lr_schedule.h"
 #include "common/core/step_driver.h"
 #include "common/data/sampler.h"
@@ -138,6 +139,7 @@ class Run {
         static_cast<std::size_t>(std::min(parts_.config.train.batch, parts_.train.size())));
     std::iota(indices.begin(), indices.end(), 0U);
     const Batch batch = train_memory_.gather(indices);
+    const BufferGuard guard(parts_.model);
     static_cast<void>(parts_.model.train_batch(batch, view.weights, view.gradients, nullptr));
     parts_.workers.barrier();
     clock_begin_ns_ = now_ns();
@@ -168,23 +170,33 @@ class Run {
   /// until the last one, whose backward adds that and launches the buckets.
   BatchResult compute(std::span<const std::uint32_t> indices, ReplicaView& view) {
     const auto batch = static_cast<std::size_t>(parts_.config.train.batch);
+    const std::size_t count = micro_batches(indices.size());
     BatchResult total;
-    bool first = true;
-    for (; indices.size() > batch; indices = indices.subspan(batch)) {
+    for (std::size_t i = 0; i + 1 < count; ++i) {
       accumulated_.resize(view.gradients.size());
       driver_.begin_micro_batch(false, {});
-      const std::span<float> gradients = first ? std::span(accumulated_) : view.gradients;
-      add(total, parts_.model.train_batch(train_memory_.gather(indices.first(batch)), view.weights,
-                                          gradients, &driver_));
-      if (!first) {
+      const std::span<float> gradients = i == 0 ? std::span(accumulated_) : view.gradients;
+      const auto part = indices.first(std::min(batch, indices.size()));
+      indices = indices.subspan(part.size());
+      add(total,
+          parts_.model.train_batch(train_memory_.gather(part), view.weights, gradients, &driver_));
+      if (i > 0) {
         std::ranges::transform(accumulated_, gradients, accumulated_.begin(), std::plus<>());
       }
-      first = false;
     }
-    driver_.begin_micro_batch(true, first ? std::span<const float>() : accumulated_);
+    driver_.begin_micro_batch(true, count == 1 ? std::span<const float>() : accumulated_);
     add(total, parts_.model.train_batch(train_memory_.gather(indices), view.weights, view.gradients,
                                         &driver_));
     return total;
+  }
+
+  /// A model whose layers call each other across ranks needs the same number on every rank.
+  [[nodiscard]] std::size_t micro_batches(std::size_t samples) const {
+    const auto batch = static_cast<std::size_t>(parts_.config.train.batch);
+    if (parts_.model.collective()) {
+      return static_cast<std::size_t>(parts_.config.train.accumulate);
+    }
+    return std::max<std::size_t>(1, (samples + batch - 1) / batch);
   }
 
   static void add(BatchResult& total, const BatchResult& part) noexcept {
@@ -228,6 +240,8 @@ class Run {
     const auto rank = static_cast<std::uint32_t>(parts_.workers.rank());
     const auto world = static_cast<std::uint32_t>(parts_.workers.size());
     const auto test_size = static_cast<std::uint32_t>(parts_.test.size());
+    const BufferGuard guard(parts_.model);
+    guard.take_from_rank0(parts_.workers);
     BatchResult mine;
     std::vector<std::uint32_t> indices;
     for (std::uint32_t next = rank; next < test_size;) {

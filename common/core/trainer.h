@@ -90,9 +90,11 @@ struct TrainerParts {
   TrainObserver& observer;
 };
 
-/// Trains config.train.samples samples with all workers; collective. After it returns, `view` (what
-/// bind returned) holds the same final weights on every rank. Throws Error naming rank and step
-/// when the loss is not finite (unless train.on_nan=continue), and whatever the seam throws.
+/// Trains config.train.samples samples with all workers; collective. Every evaluation runs with
+/// rank 0's Model::buffers() on all ranks; each rank then trains on with its own. After it returns,
+/// `view` (what bind returned) holds the same final weights on every rank. Throws Error naming rank
+/// and step when the loss is not finite (unless train.on_nan=continue), and whatever the seam
+/// throws.
 [[nodiscard]] TrainOutcome train(const TrainerParts& parts, ReplicaView& view);
 
 /// Refuses what cannot be with a training set of so many samples: fewer samples than ranks, a part

@@ -41,7 +41,7 @@ class Loop {
  public:
   Loop(const Options& options, const Dataset& data)
       : data_(data),
-        model_(make_model(options.model, data.shape(), data.classes(), 1)),
+        model_(make_model(options.model, data.shape(), data.classes())),
         sampler_(data.size(), (options.steps + kWarmupSteps) * options.batch, options.batch, 1, 0,
                  1),
         weights_(model_->parameter_elements() * sizeof(float)),

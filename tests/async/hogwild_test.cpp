@@ -35,7 +35,7 @@ class Hogwild : public ::testing::Test {
 
 /// Plain SGD with momentum written out, over the same batches.
 std::vector<float> reference(const Config& config, const Dataset& data) {
-  const auto model = make_model(config.model, data.shape(), data.classes(), 1);
+  const auto model = make_model(config.model, data.shape(), data.classes());
   const std::size_t n = model->parameter_elements();
   std::vector<float> weights(n);
   std::vector<float> gradients(n);

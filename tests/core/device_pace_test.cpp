@@ -25,21 +25,21 @@ std::int64_t paced_step(DevicePace& pace, const Model& model) {
 }
 
 TEST(DevicePace, AStepNeverTakesLessThanTheDevice) {
-  const auto model = make_model("mlp", {28, 28, 1}, 10, 1);
+  const auto model = make_model("mlp", {28, 28, 1}, 10);
   DevicePace pace(*model, 20ms);
   // Shares are rounded down to whole nanoseconds, three per layer at most.
   EXPECT_GE(paced_step(pace, *model), 20'000'000 - 3 * model->layers());
 }
 
 TEST(DevicePace, WithoutEmulationNothingWaitsAndNothingIsLate) {
-  const auto model = make_model("softmax", {28, 28, 1}, 10, 1);
+  const auto model = make_model("softmax", {28, 28, 1}, 10);
   DevicePace pace(*model, 0ns);
   paced_step(pace, *model);
   EXPECT_EQ(pace.late_fraction(), 0.0);
 }
 
 TEST(DevicePace, AHostSlowerThanTheDeviceIsLate) {
-  const auto model = make_model("softmax", {28, 28, 1}, 10, 1);
+  const auto model = make_model("softmax", {28, 28, 1}, 10);
   DevicePace pace(*model, 1ms);
   pace.begin(now_ns() - 2'000'000);
   for (int layer = 0; layer < model->layers(); ++layer) {
@@ -51,7 +51,7 @@ TEST(DevicePace, AHostSlowerThanTheDeviceIsLate) {
 }
 
 TEST(DevicePace, ABlockedSeamDelaysTheDeviceAsWell) {
-  const auto model = make_model("softmax", {28, 28, 1}, 10, 1);
+  const auto model = make_model("softmax", {28, 28, 1}, 10);
   DevicePace pace(*model, 5ms);
   const std::int64_t begin = now_ns();
   pace.begin(begin);

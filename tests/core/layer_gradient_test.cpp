@@ -3,90 +3,22 @@
 // differences of that version, so that neither the core's forward nor its backward judges itself.
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <limits>
 
 #include "common/base/error.h"
 #include "common/core/cpu/layers.h"
 #include "tests/core/inputs.h"
+#include "tests/core/layer_check.h"
 #include "tests/core/reference.h"
 
 namespace paceline {
 namespace {
 
-using Tensor = std::vector<double>;
-using Reference = std::function<Tensor(const Tensor& x, std::span<const double> parameters)>;
-
-constexpr double kTolerance = 1e-5;
-constexpr double kStep = 1e-6;
-
-/// d(Σ r·f)/d(variable) by central differences.
-Tensor differences(Tensor& variable, const Tensor& cotangent, const std::function<Tensor()>& f) {
-  const auto weighted = [&] {
-    const Tensor y = f();
-    double sum = 0.0;
-    for (std::size_t i = 0; i < y.size(); ++i) {
-      sum += cotangent[i] * y[i];
-    }
-    return sum;
-  };
-  Tensor gradient(variable.size());
-  for (std::size_t i = 0; i < variable.size(); ++i) {
-    const double kept = variable[i];
-    variable[i] = kept + kStep;
-    const double above = weighted();
-    variable[i] = kept - kStep;
-    const double below = weighted();
-    variable[i] = kept;
-    gradient[i] = (above - below) / (2 * kStep);
-  }
-  return gradient;
-}
-
-std::size_t parameter_count(const Layer& layer) {
-  std::size_t count = 0;
-  for (const ParameterSpec& spec : layer.parameters()) {
-    count += spec.elements();
-  }
-  return count;
-}
-
-void check(Layer& layer, std::int64_t samples, const std::vector<float>& x,
-           const Reference& reference) {
-  const std::vector<float> w = test::values(2, parameter_count(layer), 0.5F);
-  const auto outputs = static_cast<std::size_t>(samples * layer.output_shape().elements());
-  const std::vector<float> r = test::values(3, outputs);
-  const float junk = std::numeric_limits<float>::quiet_NaN();
-  std::vector<float> y(outputs, junk);
-  std::vector<float> dx(x.size(), junk);
-  std::vector<float> dw(w.size(), junk);
-  std::vector<float> dy = r;
-  layer.forward({samples, x.data(), y.data(), w.data()});
-  layer.backward({samples, x.data(), y.data(), dy.data(), dx.data(), w.data(), dw.data()});
-
-  Tensor x64 = test::widen(x);
-  Tensor w64 = test::widen(w);
-  const Tensor r64 = test::widen(r);
-  const auto f = [&] { return reference(x64, w64); };
-  EXPECT_LE(test::relative_error(y, f()), kTolerance) << "forward";
-  EXPECT_LE(test::relative_error(dx, differences(x64, r64, f)), kTolerance) << "input gradient";
-  const Tensor dw64 = differences(w64, r64, f);
-  std::size_t begin = 0;
-  for (const ParameterSpec& spec : layer.parameters()) {
-    const std::size_t n = spec.elements();
-    EXPECT_LE(
-        test::relative_error(std::span(dw).subspan(begin, n), std::span(dw64).subspan(begin, n)),
-        kTolerance)
-        << spec.name;
-    begin += n;
-  }
-
-  // A first layer has no input gradient; its weights' gradient is the same.
-  std::vector<float> dw_first(w.size(), junk);
-  dy = r;
-  layer.backward({samples, x.data(), y.data(), dy.data(), nullptr, w.data(), dw_first.data()});
-  EXPECT_EQ(dw_first, dw);
-}
+using test::check_layer;
+using test::differences;
+using test::kTolerance;
+using test::parameter_count;
+using test::Tensor;
 
 struct LinearCase {
   SampleShape in;
@@ -101,7 +33,7 @@ TEST_P(LinearGradient, MatchesCentralDifferences) {
   const LinearCase& p = GetParam();
   const auto layer = make_linear(make_dnnl_context(), "fc", p.in, p.out, p.activation);
   const auto x = test::values(1, static_cast<std::size_t>(p.samples * p.in.elements()));
-  check(*layer, p.samples, x, [&](const Tensor& input, std::span<const double> w) {
+  check_layer(*layer, p.samples, x, [&](const Tensor& input, std::span<const double> w) {
     const Tensor y = reference::linear(input, p.in, p.out, w);
     return p.activation == Activation::relu ? reference::relu(y) : y;
   });
@@ -164,7 +96,7 @@ TEST_P(ConvGradient, MatchesCentralDifferences) {
   const auto layer =
       make_conv2d(make_dnnl_context(), "conv", p.in, p.out, p.activation, ReluMask::here);
   const auto x = test::values(1, static_cast<std::size_t>(p.samples * p.in.elements()));
-  check(*layer, p.samples, x, [&](const Tensor& input, std::span<const double> w) {
+  check_layer(*layer, p.samples, x, [&](const Tensor& input, std::span<const double> w) {
     const Tensor y = reference::conv2d(input, p.in, p.out, w);
     return p.activation == Activation::relu ? reference::relu(y) : y;
   });

@@ -57,7 +57,32 @@ def labels(key, n, classes):
     return torch.tensor([splitmix64((base + i) & MASK) % classes for i in range(n)])
 
 
+def normalised(name):
+    """The models with a norm before every ReLU, as `MODEL_KIND`."""
+    base, kind = name.split("_")
+    norms = {
+        "batch": lambda c, image: nn.BatchNorm2d(c) if image else nn.BatchNorm1d(c),
+        "group": lambda c, image: nn.GroupNorm(8, c),
+        "layer": lambda c, image: nn.GroupNorm(1, c) if image else nn.LayerNorm(c),
+    }
+    plain, names = make_model(base)
+    layers, named = [], {}
+    for i, layer in enumerate(plain):
+        if isinstance(layer, nn.ReLU):
+            before = layers[-1]
+            image = isinstance(before, nn.Conv2d)
+            channels = before.out_channels if image else before.out_features
+            named[str(len(layers))] = names[str(i - 1)] + "_norm"
+            layers.append(norms[kind](channels, image))
+        elif str(i) in names:
+            named[str(len(layers))] = names[str(i)]
+        layers.append(layer)
+    return nn.Sequential(*layers), named
+
+
 def make_model(name):
+    if "_" in name:
+        return normalised(name)
     if name == "softmax":
         return nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), {"1": "fc"}
     if name == "mlp":
@@ -85,6 +110,8 @@ def write_model(folder, name, samples=6, seed=7):
              for key, value in model.named_parameters()}
     for key, parameter in named.items():
         layer = key.split(".")[0]
+        if layer.endswith("_norm"):
+            continue  # starts with 1 and 0
         fan_in = named[layer + ".weight"][0].numel()
         weights = uniform(stream_key(seed, key), parameter.numel(), 1.0 / math.sqrt(fan_in))
         parameter.data = weights.to(torch.float32).to(torch.float64).reshape(parameter.shape)
@@ -97,7 +124,49 @@ def write_model(folder, name, samples=6, seed=7):
         line(file, "loss", [loss])
         line(file, "correct", [(logits.argmax(1) == y).sum()])
         for key, parameter in named.items():
-            summary(file, key, parameter.grad)
+            norm = key.split(".")[0].endswith("_norm")
+            ours = key.replace("weight", "gamma").replace("bias", "beta") if norm else key
+            summary(file, ours, parameter.grad)
+
+
+def write_norms(folder):
+    """Two training batches and an evaluation; activations are channels-last in the file."""
+    cases = {
+        "batch": (lambda c: nn.BatchNorm2d(c), 5, (3, 2, 4)),
+        "batch_vector": (lambda c: nn.BatchNorm1d(c), 4, (1, 1, 6)),
+        "group": (lambda c: nn.GroupNorm(2, c), 3, (3, 2, 4)),
+        "layer_image": (lambda c: nn.GroupNorm(1, c), 3, (3, 2, 4)),
+        "layer_vector": (lambda c: nn.LayerNorm(c), 4, (1, 1, 6)),
+    }
+    with open(os.path.join(folder, "norms.txt"), "w", encoding="ascii") as file:
+        for name, (make, samples, (height, width, channels)) in cases.items():
+            count = samples * height * width * channels
+            image = height * width > 1
+
+            def load(key, scale):
+                flat = values(key, count, scale)
+                if not image:
+                    return flat.reshape(samples, channels)
+                return flat.reshape(samples, height, width, channels).permute(0, 3, 1, 2)
+
+            def store(what, tensor):
+                line(file, f"{name}.{what}",
+                     (tensor.permute(0, 2, 3, 1) if image else tensor).reshape(-1))
+
+            norm = make(channels).double()
+            norm.weight.data, norm.bias.data = values(21, 2 * channels).reshape(2, -1)
+            for key in (22, 23):
+                norm.zero_grad()
+                x = load(key, 2.0).detach().requires_grad_()
+                y = norm(x)
+                (y * load(24, 1.0)).sum().backward()
+            store("y", y.detach())
+            store("dx", x.grad)
+            line(file, name + ".dw", torch.cat([norm.weight.grad, norm.bias.grad]))
+            if name.startswith("batch"):
+                line(file, name + ".buffers", torch.cat([norm.running_mean, norm.running_var]))
+            norm.eval()
+            store("evaluation", norm(load(25, 2.0)).detach())
 
 
 def write_optimizers(folder, elements=19, steps=7):
@@ -126,8 +195,9 @@ def write_optimizers(folder, elements=19, steps=7):
 def main():
     folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden")
     os.makedirs(folder, exist_ok=True)
-    for name in ("softmax", "mlp", "cnn"):
+    for name in ("softmax", "mlp", "cnn", "mlp_layer", "cnn_batch", "cnn_group"):
         write_model(folder, name)
+    write_norms(folder)
     write_optimizers(folder)
 
 

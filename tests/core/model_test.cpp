@@ -22,7 +22,7 @@ constexpr float kJunk = std::numeric_limits<float>::quiet_NaN();
 /// A model with weights, inputs and labels of its own.
 struct Fixture {
   explicit Fixture(const char* name, SampleShape shape = {28, 28, 1}, std::int64_t n = 9)
-      : model(make_model(name, shape, 10, 1)),
+      : model(make_model(name, shape, 10)),
         samples(n),
         x(test::values(1, static_cast<std::size_t>(n * shape.elements()))),
         y(test::labels(2, static_cast<std::size_t>(n), 10)),
@@ -326,32 +326,32 @@ INSTANTIATE_TEST_SUITE_P(Models, AnyModel, testing::ValuesIn([] {
                          [](const auto& tested) { return std::string(tested.param); });
 
 TEST(Model, CountsFlops) {
-  const auto cnn = make_model("cnn", {28, 28, 1}, 10, 1);
+  const auto cnn = make_model("cnn", {28, 28, 1}, 10);
   ASSERT_EQ(cnn->layers(), 6);
   EXPECT_DOUBLE_EQ(cnn->layer_flops(0), 2.0 * 26 * 26 * 32 * 9);
   EXPECT_DOUBLE_EQ(cnn->layer_flops(1), 2.0 * 24 * 24 * 64 * 32 * 9);
   EXPECT_DOUBLE_EQ(cnn->layer_flops(4), 2.0 * 9216 * 128);
   EXPECT_DOUBLE_EQ(cnn->layer_flops(5), 2.0 * 128 * 10);
-  const auto mlp = make_model("mlp", {28, 28, 1}, 10, 1);
+  const auto mlp = make_model("mlp", {28, 28, 1}, 10);
   EXPECT_DOUBLE_EQ(mlp->layer_flops(0), 2.0 * 784 * 512);
   EXPECT_EQ(cnn->parameter_elements(), 1199882U);  // PyTorch's MNIST example
   EXPECT_EQ(mlp->parameter_elements(), 669706U);
 }
 
 TEST(Model, RefusesUnknownNamesAndSmallInputs) {
-  EXPECT_THROW(static_cast<void>(make_model("resnet", {28, 28, 1}, 10, 1)), ConfigError);
-  EXPECT_THROW(static_cast<void>(make_model("cnn", {5, 28, 1}, 10, 1)), ConfigError);
-  EXPECT_THROW(static_cast<void>(make_model("cnn", {4, 4, 1}, 10, 1)), ConfigError);
-  EXPECT_THROW(static_cast<void>(make_model("mlp", {28, 28, 1}, 0, 1)), ConfigError);
-  EXPECT_THROW(static_cast<void>(make_model("mlp", {28, 28, 1}, 10, 0)), ConfigError);
-  EXPECT_NO_THROW(static_cast<void>(make_model("cnn", {6, 7, 3}, 10, 1)));
+  EXPECT_THROW(static_cast<void>(make_model("resnet", {28, 28, 1}, 10)), ConfigError);
+  EXPECT_THROW(static_cast<void>(make_model("cnn", {5, 28, 1}, 10)), ConfigError);
+  EXPECT_THROW(static_cast<void>(make_model("cnn", {4, 4, 1}, 10)), ConfigError);
+  EXPECT_THROW(static_cast<void>(make_model("mlp", {28, 28, 1}, 0)), ConfigError);
+  EXPECT_THROW(static_cast<void>(make_model("mlp", {28, 28, 1}, 10, {.threads = 0})), ConfigError);
+  EXPECT_NO_THROW(static_cast<void>(make_model("cnn", {6, 7, 3}, 10)));
 }
 
 TEST(Model, TwoThreadsComputeWhatOneDoes) {
   Fixture one("cnn");
   one.train();
   Fixture two("cnn");
-  two.model = make_model("cnn", {28, 28, 1}, 10, 2);
+  two.model = make_model("cnn", {28, 28, 1}, 10, {.threads = 2});
   two.train();
   EXPECT_LE(test::relative_error(two.gradients, test::widen(one.gradients)), 1e-5);
 }

@@ -103,6 +103,38 @@ Tensor<T> max_pool(const Tensor<T>& x, SampleShape in) {
   return y;
 }
 
+/// γ·(x − mean)/√(variance + 1e-5) + β with mean and variance over the elements of x that `same`
+/// says belong together: same(sample, channel) numbers their set. γ [c], then β [c].
+template <typename T, typename Same>
+Tensor<T> norm(const Tensor<T>& x, SampleShape in, std::span<const T> parameters,
+               const Same& same) {
+  const std::int64_t per_sample = in.elements();
+  std::vector<std::vector<std::size_t>> sets;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const std::int64_t element = static_cast<std::int64_t>(i);
+    const std::size_t set = index(same(element / per_sample, element % in.channels));
+    sets.resize(std::max(sets.size(), set + 1));
+    sets[set].push_back(i);
+  }
+  Tensor<T> y(x.size());
+  for (const auto& set : sets) {
+    T mean{0};
+    for (const std::size_t i : set) {
+      mean += x[i] / static_cast<T>(set.size());
+    }
+    T variance{0};
+    for (const std::size_t i : set) {
+      variance += (x[i] - mean) * (x[i] - mean) / static_cast<T>(set.size());
+    }
+    for (const std::size_t i : set) {
+      const std::size_t c = i % index(in.channels);
+      y[i] = parameters[c] * (x[i] - mean) / std::sqrt(variance + T{1e-5}) +
+             parameters[index(in.channels) + c];
+    }
+  }
+  return y;
+}
+
 /// Summed over samples.
 template <typename T>
 T cross_entropy(const Tensor<T>& logits, std::span<const std::int32_t> labels) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/abort.h"
+#include "common/core/communicator_reducer.h"
 #include "common/core/trainer.h"
 #include "common/sync/backend.h"
 
@@ -56,7 +57,9 @@ inline ThreadJobResult run_thread_job(const Config& config, const Backend& backe
   };
   const auto train_rank = [&](int rank) {
     const auto index = static_cast<std::size_t>(rank);
-    const auto model = make_model(config.model, train_set.shape(), train_set.classes(), 1);
+    CommunicatorReducer reducer(*workers[index]);
+    const auto model = make_model(config.model, train_set.shape(), train_set.classes(),
+                                  model_options(config, rank, &reducer));
     auto synchronizer =
         backend.make({rank, config, topology, *workers[index], *everyone[index], nullptr, abort});
     LossRecorder recorder;

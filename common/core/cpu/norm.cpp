@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/core/cpu/norm.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/base/error.h"
+#include "common/core/kernels_norm.h"
+
+namespace paceline {
+
+namespace {
+
+constexpr double kEpsilon = 1e-5;
+
+/// Slabs of equal height that a batch is cut into.
+struct Slabs {
+  std::int64_t count;
+  std::int64_t rows;
+};
+
+/// What the norms share: moments per slab and channel, and the passes over the activations.
+class Norm : public Layer {
+ public:
+  Norm(std::string name, SampleShape input, const NormSetup& setup)
+      : Layer(std::move(name), input, input), setup_(setup) {}
+
+  [[nodiscard]] std::vector<ParameterSpec> parameters() const override {
+    return {{"gamma", {channels()}, 1, 1.0F}, {"beta", {channels()}, 1, 0.0F}};
+  }
+  /// Mean, variance, scale and shift: two operations each.
+  [[nodiscard]] double flops() const override {
+    return 8.0 * static_cast<double>(input_shape().elements());
+  }
+  [[nodiscard]] std::size_t held_bytes() const noexcept override {
+    return (first_.capacity() + second_.capacity()) * sizeof(double) +
+           (mean_.capacity() + inverse_.capacity() + mean_dy_.capacity() + mean_dy_x_.capacity()) *
+               sizeof(float);
+  }
+
+  void forward(const ForwardPass& pass) override {
+    const Slabs slabs = slabs_of(pass.samples);
+    reserve(slabs);
+    find_statistics(pass, slabs);
+    const kernels::Normalise row{
+        pass.input,      pass.output,  mean_.data(),
+        inverse_.data(), pass.weights, pass.weights + channels(),
+        slabs.rows,      channels(),   setup_.activation == Activation::relu};
+    kernels::for_rows(slabs.count * slabs.rows, row);
+  }
+
+  void backward(const BackwardPass& pass) override {
+    const Slabs slabs = slabs_of(pass.samples);
+    const bool mask = setup_.activation == Activation::relu && setup_.mask == ReluMask::here;
+    const kernels::NormGradientSums sums{pass.input,      mask ? pass.output : nullptr,
+                                         pass.d_output,   mean_.data(),
+                                         inverse_.data(), first_.data(),
+                                         second_.data(),  slabs.rows,
+                                         channels()};
+    kernels::for_rows(units(slabs), sums);
+    kernels::for_each(channels(), kernels::NormParameterGradient{
+                                      first_.data(), second_.data(), pass.gradients,
+                                      pass.gradients + channels(), slabs.count, channels()});
+    share_gradients(pass, slabs);
+    if (pass.d_input == nullptr) {
+      return;
+    }
+    const kernels::NormInputGradient row{
+        pass.input,   pass.d_output,   pass.d_input,      mean_.data(), inverse_.data(),
+        pass.weights, mean_dy_.data(), mean_dy_x_.data(), slabs.rows,   channels()};
+    kernels::for_rows(slabs.count * slabs.rows, row);
+  }
+
+ protected:
+  [[nodiscard]] std::int64_t channels() const noexcept { return input_shape().channels; }
+  [[nodiscard]] std::int64_t positions() const noexcept {
+    return input_shape().height * input_shape().width;
+  }
+  [[nodiscard]] const NormSetup& setup() const noexcept { return setup_; }
+
+  [[nodiscard]] virtual Slabs slabs_of(std::int64_t samples) const noexcept = 0;
+  /// Fills mean_ and inverse_.
+  virtual void find_statistics(const ForwardPass& pass, const Slabs& slabs) = 0;
+  /// Fills first_ and second_ with the moments of every slab and channel.
+  void take_moments(const ForwardPass& pass, const Slabs& slabs) {
+    kernels::for_rows(
+        units(slabs),
+        kernels::ChannelMoments{pass.input, first_.data(), second_.data(), slabs.rows, channels()});
+  }
+  /// Turns sums of dy and dy·x̂ (in first_, second_) into mean_dy_ and mean_dy_x_.
+  virtual void share_gradients(const BackwardPass& pass, const Slabs& slabs) = 0;
+
+  std::vector<double> first_;  // forward: means, backward: Σ dy; per slab and channel, as all here
+  std::vector<double> second_;  // forward: Σ (x − mean)², backward: Σ dy·x̂
+  std::vector<float> mean_;     // kept from forward to backward
+  std::vector<float> inverse_;
+  std::vector<float> mean_dy_;
+  std::vector<float> mean_dy_x_;
+
+ private:
+  [[nodiscard]] std::int64_t units(const Slabs& slabs) const noexcept {
+    return slabs.count * kernels::norm_tiles(channels());
+  }
+  void reserve(const Slabs& slabs) {
+    const auto n = static_cast<std::size_t>(slabs.count * channels());
+    if (n > first_.size()) {
+      first_.resize(n);
+      second_.resize(n);
+      mean_.resize(n);
+      inverse_.resize(n);
+      mean_dy_.resize(n);
+      mean_dy_x_.resize(n);
+    }
+  }
+
+  NormSetup setup_;
+};
+
+class BatchNorm final : public Norm {
+ public:
+  using Norm::Norm;
+
+  [[nodiscard]] std::size_t buffer_elements() const noexcept override {
+    return 2 * static_cast<std::size_t>(channels());
+  }
+  void initialise_buffers(std::span<float> buffers) const override {
+    const std::size_t half = buffers.size() / 2;
+    std::ranges::fill(buffers.first(half), 0.0F);
+    std::ranges::fill(buffers.subspan(half), 1.0F);
+  }
+  [[nodiscard]] bool collective() const noexcept override {
+    return setup().kind == NormKind::sync_batch;
+  }
+
+ private:
+  [[nodiscard]] Slabs slabs_of(std::int64_t samples) const noexcept override {
+    return {1, samples * positions()};
+  }
+
+  void find_statistics(const ForwardPass& pass, const Slabs& slabs) override {
+    const auto n = static_cast<std::size_t>(channels());
+    float* running = pass.buffers;
+    if (!pass.training) {
+      for (std::size_t c = 0; c < n; ++c) {
+        set(c, static_cast<double>(running[c]), static_cast<double>(running[n + c]));
+      }
+      return;
+    }
+    take_moments(pass, slabs);
+    count_ = static_cast<double>(slabs.rows);
+    if (sums_over_ranks()) {
+      merge_ranks(n);
+    }
+    for (std::size_t c = 0; c < n && count_ > 0.0; ++c) {
+      set(c, first_[c], second_[c] / count_);
+      keep(running[c], first_[c]);
+      if (count_ > 1.0) {
+        keep(running[n + c], second_[c] / (count_ - 1.0));
+      }
+    }
+  }
+
+  /// Plain sums add up over ranks, whatever each one's count; in fp64 the difference of squares
+  /// costs nothing that fp32 would show.
+  void merge_ranks(std::size_t n) {
+    sums_.resize(2 * n + 1);
+    for (std::size_t c = 0; c < n; ++c) {
+      sums_[c] = count_ * first_[c];
+      sums_[n + c] = second_[c] + count_ * first_[c] * first_[c];
+    }
+    sums_[2 * n] = count_;
+    setup().reducer->sum(sums_);
+    count_ = sums_[2 * n];
+    for (std::size_t c = 0; c < n && count_ > 0.0; ++c) {
+      first_[c] = sums_[c] / count_;
+      second_[c] = std::max(0.0, sums_[n + c] - sums_[c] * first_[c]);
+    }
+  }
+
+  void share_gradients(const BackwardPass& pass, const Slabs& /*slabs*/) override {
+    const auto n = static_cast<std::size_t>(channels());
+    const double* plain = first_.data();
+    const double* weighted = second_.data();
+    if (sums_over_ranks()) {
+      sums_.resize(2 * n);
+      std::copy_n(plain, n, sums_.begin());
+      std::copy_n(weighted, n, sums_.begin() + static_cast<std::ptrdiff_t>(n));
+      setup().reducer->sum(sums_);
+      plain = sums_.data();
+      weighted = sums_.data() + n;
+    }
+    for (std::size_t c = 0; c < n && count_ > 0.0; ++c) {
+      const auto gamma = static_cast<double>(pass.weights[c]);
+      mean_dy_[c] = static_cast<float>(gamma * plain[c] / count_);
+      mean_dy_x_[c] = static_cast<float>(gamma * weighted[c] / count_);
+    }
+  }
+
+  [[nodiscard]] bool sums_over_ranks() const noexcept {
+    return setup().kind == NormKind::sync_batch && setup().reducer != nullptr;
+  }
+  void set(std::size_t c, double mean, double variance) noexcept {
+    mean_[c] = static_cast<float>(mean);
+    inverse_[c] = static_cast<float>(1.0 / std::sqrt(variance + kEpsilon));
+  }
+  void keep(float& running, double batch) const noexcept {
+    running = static_cast<float>((1.0 - setup().momentum) * static_cast<double>(running) +
+                                 setup().momentum * batch);
+  }
+
+  double count_ = 0.0;  // elements per channel, of all ranks where they share
+  std::vector<double> sums_;
+};
+
+class GroupNorm final : public Norm {
+ public:
+  GroupNorm(std::string name, SampleShape input, const NormSetup& setup)
+      : Norm(std::move(name), input, setup),
+        groups_(setup.kind == NormKind::group ? setup.groups : 1) {
+    if (groups_ < 1 || channels() % groups_ != 0) {
+      throw ConfigError(fmt::format("norm.groups = {} does not divide the {} channels of layer {}",
+                                    groups_, channels(), this->name()));
+    }
+  }
+
+ private:
+  [[nodiscard]] Slabs slabs_of(std::int64_t samples) const noexcept override {
+    return {samples, positions()};
+  }
+  /// A sample's own, in evaluation as well.
+  void find_statistics(const ForwardPass& pass, const Slabs& slabs) override {
+    take_moments(pass, slabs);
+    kernels::for_each(
+        slabs.count * groups_,
+        kernels::GroupMoments{first_.data(), second_.data(), mean_.data(), inverse_.data(),
+                              slabs.rows, channels() / groups_, kEpsilon});
+  }
+  void share_gradients(const BackwardPass& pass, const Slabs& slabs) override {
+    kernels::for_each(
+        slabs.count * groups_,
+        kernels::GroupGradientMeans{first_.data(), second_.data(), pass.weights, mean_dy_.data(),
+                                    mean_dy_x_.data(), slabs.rows, channels() / groups_, groups_});
+  }
+
+  std::int64_t groups_;
+};
+
+}  // namespace
+
+std::unique_ptr<Layer> make_norm(std::string name, SampleShape input, const NormSetup& setup) {
+  if (setup.kind == NormKind::batch || setup.kind == NormKind::sync_batch) {
+    return std::make_unique<BatchNorm>(std::move(name), input, setup);
+  }
+  return std::make_unique<GroupNorm>(std::move(name), input, setup);
+}
+
+}  // namespace paceline

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a model is built with besides its name and shape.
+#pragma once
+
+#include <cstdint>
+
+#include "common/config/config.h"
+#include "common/core/precision.h"
+
+namespace paceline {
+
+class StatisticsReducer;
+
+struct ModelOptions {
+  int threads = 1;  ///< OpenMP threads of the calling worker's primitives
+  NormConfig norm{};
+  Precision precision = Precision::fp32;
+  double drop_path = 0.0;  ///< resmlp: chance that a block is left out of a step
+  std::uint64_t seed = 1;  ///< with rank: decides which blocks
+  int rank = 0;
+  /// Adds SyncBatchNorm's statistics over the ranks; outlives the model. Null: this rank's alone.
+  StatisticsReducer* reducer = nullptr;
+};
+
+[[nodiscard]] ModelOptions model_options(const Config& config, int rank,
+                                         StatisticsReducer* reducer);
+
+/// Throws ConfigError for what the configured model cannot do: a norm in a model without places for
+/// one, groups that do not divide a layer's channels, train.drop_path without blocks to leave out,
+/// fp16 without loss scaling, an initial loss scale that is no power of two. For validation, before
+/// a process starts.
+void check_model_options(const Config& config);
+
+}  // namespace paceline

@@ -9,6 +9,7 @@
 #include "common/base/error.h"
 #include "common/base/sha256.h"
 #include "common/config/print.h"
+#include "common/core/trainer.h"
 #include "common/observe/files.h"
 #include "common/observe/run_directory.h"
 #include "experiments/backends.h"
@@ -52,13 +53,18 @@ LaunchPlan make_plan(const Config& config, const std::filesystem::path& director
   return plan;
 }
 
+/// A bad file, and a run that its data rules out, are told before a process starts.
+void check_data(const Config& config) {
+  check_against_data(config, load_datasets(config).train->size());
+}
+
 /// Takes over what rank 0 measured and writes DONE.
-FinishedRun complete(const RunDirectory& directory, const Config& config) {
+FinishedRun complete(const RunDirectory& directory) {
   const std::filesystem::path partial = directory.path() / kWorkerSummaryFile;
   FinishedRun run{directory.path(),
                   summary_from_json(read_text_file(partial, kMostSummaryBytes), partial.string())};
   std::filesystem::remove(partial);
-  directory.finish(run.summary, config.world);
+  directory.finish(run.summary);
   return run;
 }
 
@@ -116,19 +122,19 @@ std::map<std::string, std::string> library_versions() {
 
 FinishedRun run_training(const Config& config, const TrainOptions& options) {
   validate_run(config);
-  static_cast<void>(load_datasets(config));  // a bad file is told before a process starts
+  check_data(config);
   const RunDirectory directory = RunDirectory::create(config, read_environment(library_versions()));
   const JobResult result = launch_at_host(make_plan(config, directory.path(), options));
   if (result.exit_status != 0) {
     throw_failure(result);
   }
-  return complete(directory, config);
+  return complete(directory);
 }
 
 int run_launched(Config config, const LaunchEnvironment& launched, const TrainOptions& options) {
   config.world = launched.world;
   validate_launched(config, launched);
-  static_cast<void>(load_datasets(config));
+  check_data(config);
   MemberOptions member;
   member.member = launched.rank;
   member.hub_host = launched.hub_host;
@@ -152,7 +158,7 @@ int run_launched(Config config, const LaunchEnvironment& launched, const TrainOp
     fmt::print(stderr, "paceline: {}\n", hub->failure());
     return status;
   }
-  static_cast<void>(complete(directory, config));
+  static_cast<void>(complete(directory));
   return 0;
 }
 

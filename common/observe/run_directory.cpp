@@ -72,12 +72,13 @@ RunDirectory RunDirectory::create(const Config& config, const Environment& envir
   } catch (const Error& failed) {
     throw ConfigError(fmt::format("run.dir = \"{}\": {}", config.run.dir, failed.what()));
   }
-  return RunDirectory(path);
+  return {path, config};
 }
 
-void RunDirectory::finish(const Summary& summary, int world) const {
-  merge_step_logs(path_, world);
-  merge_traces(path_, world);
+void RunDirectory::finish(const Summary& summary) const {
+  if (observe_.steps) merge_step_logs(path_, world_);
+  if (observe_.csv) merge_step_logs(path_, world_, StepFormat::csv);
+  if (observe_.trace) merge_traces(path_, world_);
   write_file_atomically(path_ / "summary.json", summary_to_json(summary));
   write_file_atomically(path_ / "DONE", fmt::format("{}\n", utc_time()));
 }

@@ -4,8 +4,10 @@
 //
 //   config.toml       the resolved configuration
 //   environment.json  machine, program, libraries, variables
-//   steps.jsonl       one line per step and rank
-//   trace.json        what each rank did when (Perfetto)
+//   steps.jsonl       one line per step and rank (observe.steps), or steps.csv (observe.csv)
+//   trace.json        what each rank did when (observe.trace; Perfetto)
+//   tensorboard/      event files, a folder per rank (observe.tensorboard)
+//   mllog.txt         MLPerf's lines (observe.mllog)
 //   summary.json      what was measured
 //   DONE              the run is complete
 #pragma once
@@ -21,7 +23,7 @@
 
 namespace paceline {
 
-/// Owned by the launcher; ranks get path() and write their own parts (StepLog, Trace). Deletes
+/// Owned by the launcher; ranks get path() and write their own parts (Recorder). Deletes
 /// nothing: an unfinished folder stays for whoever looks for the reason.
 class RunDirectory {
  public:
@@ -34,11 +36,14 @@ class RunDirectory {
 
   /// Merges what the ranks wrote, writes summary.json and, last, DONE. Throws Error naming the
   /// file; then there is no DONE.
-  void finish(const Summary& summary, int world) const;
+  void finish(const Summary& summary) const;
 
  private:
-  explicit RunDirectory(std::filesystem::path path) : path_(std::move(path)) {}
+  RunDirectory(std::filesystem::path path, const Config& config)
+      : path_(std::move(path)), world_(config.world), observe_(config.observe) {}
   std::filesystem::path path_;
+  int world_;
+  ObserveConfig observe_;
 };
 
 /// The newest run in `dir` that has DONE, a readable summary, and a config.toml that asks for the

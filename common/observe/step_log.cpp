@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/observe/step_log.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <charconv>
@@ -19,41 +17,77 @@
 namespace paceline {
 namespace {
 
-constexpr std::size_t kBufferBytes = std::size_t{64} << 10;
-constexpr std::string_view kLineStart = "{\"step\":";
+constexpr std::string_view kJsonStart = "{\"step\":";
 
-std::filesystem::path part_path(const std::filesystem::path& folder, int rank) {
-  return folder / fmt::format("steps.{}.jsonl", rank);
+std::string_view extension(StepFormat format) {
+  return format == StepFormat::csv ? "csv" : "jsonl";
 }
 
-void append_number(std::string& out, std::string_view name, double value) {
+std::filesystem::path part_path(const std::filesystem::path& folder, int rank, StepFormat format) {
+  return folder / fmt::format("steps.{}.{}", rank, extension(format));
+}
+
+/// Names and values of a line, in order: visit(name, integer or double).
+template <typename Visit>
+void describe(int rank, const StepMetrics& m, Visit&& visit) {
+  visit("step", m.step);
+  visit("rank", rank);
+  visit("samples", m.samples);
+  visit("loss", m.loss);
+  visit("lr", m.lr);
+  visit("compute_s", m.compute_s);
+  visit("exposed_comm_s", m.exposed_comm_s);
+  visit("wait_s", m.wait_s);
+  visit("communication_s", m.communication_s);
+  visit("bytes_sent", m.bytes_sent);
+  visit("updates", m.staleness.updates);
+  const auto updates = static_cast<double>(m.staleness.updates);
+  visit("staleness_mean", m.staleness.updates > 0 ? m.staleness.sum / updates : 0.0);
+  visit("staleness_max", m.staleness.max);
+  visit("skipped", m.skipped);
+}
+
+/// `other`: in place of a number that is not finite.
+void append_number(std::string& out, double value, std::string_view other) {
   if (std::isfinite(value)) {
-    fmt::format_to(std::back_inserter(out), ",\"{}\":{:.9g}", name, value);
+    fmt::format_to(std::back_inserter(out), "{:.9g}", value);
   } else {
-    fmt::format_to(std::back_inserter(out), ",\"{}\":null", name);
+    out += other;
   }
 }
+template <std::integral T>
+void append_number(std::string& out, T value, std::string_view /*other*/) {
+  fmt::format_to(std::back_inserter(out), "{}", value);
+}
 
-void append_line(std::string& out, int rank, const StepMetrics& m) {
-  fmt::format_to(std::back_inserter(out), "{}{},\"rank\":{},\"samples\":{}", kLineStart, m.step,
-                 rank, m.samples);
-  append_number(out, "loss", m.loss);
-  append_number(out, "lr", m.lr);
-  append_number(out, "compute_s", m.compute_s);
-  append_number(out, "exposed_comm_s", m.exposed_comm_s);
-  append_number(out, "wait_s", m.wait_s);
-  append_number(out, "communication_s", m.communication_s);
-  fmt::format_to(std::back_inserter(out), ",\"bytes_sent\":{},\"updates\":{}", m.bytes_sent,
-                 m.staleness.updates);
-  const double updates = static_cast<double>(m.staleness.updates);
-  append_number(out, "staleness_mean", m.staleness.updates > 0 ? m.staleness.sum / updates : 0.0);
-  fmt::format_to(std::back_inserter(out), ",\"staleness_max\":{}}}", m.staleness.max);
+void append_json(std::string& out, int rank, const StepMetrics& metrics) {
+  char before = '{';
+  describe(rank, metrics, [&](std::string_view name, auto value) {
+    out += before;
+    out += '"';
+    out += name;
+    out += "\":";
+    append_number(out, value, "null");
+    before = ',';
+  });
+  out += '}';
+}
+
+void append_csv(std::string& out, int rank, const StepMetrics& metrics) {
+  bool first = true;
+  describe(rank, metrics, [&](std::string_view /*name*/, auto value) {
+    if (!first) out += ',';
+    append_number(out, value, "");
+    first = false;
+  });
+  out += '\r';
 }
 
 /// The next complete line of one rank's file and its step.
 class PartReader {
  public:
-  explicit PartReader(const std::filesystem::path& path) : in_(path, std::ios::binary) {
+  PartReader(const std::filesystem::path& path, StepFormat format)
+      : in_(path, std::ios::binary), start_(format == StepFormat::csv ? "" : kJsonStart) {
     advance();
   }
 
@@ -63,13 +97,13 @@ class PartReader {
 
   void advance() {
     end_ = !in_.is_open() || !std::getline(in_, line_) || in_.eof();
-    if (end_ || !line_.starts_with(kLineStart)) return;
-    const char* const digits = line_.data() + kLineStart.size();
-    std::from_chars(digits, line_.data() + line_.size(), step_);
+    if (end_ || !line_.starts_with(start_)) return;
+    std::from_chars(line_.data() + start_.size(), line_.data() + line_.size(), step_);
   }
 
  private:
   std::ifstream in_;
+  std::string_view start_;
   std::string line_;
   std::int64_t step_ = 0;
   bool end_ = false;
@@ -79,59 +113,43 @@ class PartReader {
 
 std::string step_line(int rank, const StepMetrics& metrics) {
   std::string line;
-  append_line(line, rank, metrics);
+  append_json(line, rank, metrics);
   return line;
 }
 
-StepLog::StepLog(const std::filesystem::path& folder, int rank)
-    : path_(part_path(folder, rank)),
-      rank_(rank),
-      fd_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
-  if (fd_ < 0) {
-    throw Error(fmt::format("cannot write {}: {}", path_.string(), std::strerror(errno)));
-  }
-  buffer_.reserve(kBufferBytes + 1024);
+std::string step_csv_header() {
+  std::string header;
+  describe(0, {}, [&](std::string_view name, auto /*value*/) {
+    header += header.empty() ? "" : ",";
+    header += name;
+  });
+  return header;
 }
 
-StepLog::~StepLog() {
-  try {
-    flush();
-  } catch (const Error&) {
-    buffer_.clear();
-  }
-  ::close(fd_);
-}
+StepLog::StepLog(const std::filesystem::path& folder, int rank, StepFormat format)
+    : rank_(rank), format_(format), file_(part_path(folder, rank, format)) {}
 
 void StepLog::write(const StepMetrics& metrics) {
-  append_line(buffer_, rank_, metrics);
-  buffer_ += '\n';
-  if (buffer_.size() >= kBufferBytes) flush();
-}
-
-void StepLog::flush() {
-  std::string_view left = buffer_;
-  while (!left.empty()) {
-    const ssize_t written = ::write(fd_, left.data(), left.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) {
-      const int error = errno;
-      buffer_.erase(0, buffer_.size() - left.size());
-      throw Error(fmt::format("cannot write {}: {}", path_.string(), std::strerror(error)));
-    }
-    left.remove_prefix(static_cast<std::size_t>(written));
+  std::string& out = file_.buffer();
+  if (format_ == StepFormat::csv) {
+    append_csv(out, rank_, metrics);
+  } else {
+    append_json(out, rank_, metrics);
   }
-  buffer_.clear();
+  out += '\n';
+  file_.written();
 }
 
-void merge_step_logs(const std::filesystem::path& folder, int world) {
+void merge_step_logs(const std::filesystem::path& folder, int world, StepFormat format) {
   std::vector<std::unique_ptr<PartReader>> parts;
   parts.reserve(static_cast<std::size_t>(world));
   for (int rank = 0; rank < world; ++rank) {
-    parts.push_back(std::make_unique<PartReader>(part_path(folder, rank)));
+    parts.push_back(std::make_unique<PartReader>(part_path(folder, rank, format), format));
   }
-  const std::filesystem::path target = folder / "steps.jsonl";
-  const std::filesystem::path temporary = folder / "steps.jsonl.tmp";
+  const std::filesystem::path target = folder / fmt::format("steps.{}", extension(format));
+  const std::filesystem::path temporary = target.string() + ".tmp";
   std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
+  if (format == StepFormat::csv) out << step_csv_header() << "\r\n";
   for (;;) {
     PartReader* next = nullptr;
     for (const auto& part : parts) {
@@ -149,7 +167,7 @@ void merge_step_logs(const std::filesystem::path& folder, int world) {
                             error ? error.message() : std::strerror(errno)));
   }
   for (int rank = 0; rank < world; ++rank) {
-    std::filesystem::remove(part_path(folder, rank), error);
+    std::filesystem::remove(part_path(folder, rank, format), error);
   }
 }
 

@@ -151,6 +151,7 @@ void describe_measurements(Visitor& visitor, S& s) {
     staleness.field("mean", s.staleness_mean);
     staleness.field("max", s.staleness_max);
   });
+  visitor.field("skipped_steps", s.skipped_steps);
   visitor.field("test_accuracy", s.test_accuracy);
   visitor.maybe_nan("test_loss", s.test_loss);
   visitor.maybe_nan("final_train_loss", s.final_train_loss);
@@ -184,6 +185,7 @@ void describe(Visitor& visitor, S& s) {
     memory.field("optimizer", s.memory.optimizer);
     memory.field("activations", s.memory.activations);
     memory.field("staging", s.memory.staging);
+    memory.field("residual", s.memory.residual);
   });
   visitor.list("evaluations", s.evaluations, [](auto&& item, auto& evaluation) {
     item.field("samples_trained", evaluation.samples_trained);

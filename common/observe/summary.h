@@ -28,6 +28,7 @@ struct MemorySummary {
   std::int64_t optimizer = 0;
   std::int64_t activations = 0;
   std::int64_t staging = 0;
+  std::int64_t residual = 0;
 };
 
 struct EvaluationSummary {
@@ -59,6 +60,7 @@ struct Summary {
   double bytes_sent_per_rank = 0.0;
   double staleness_mean = 0.0;
   std::int64_t staleness_max = 0;
+  std::int64_t skipped_steps = 0;  ///< updates left out for inf or NaN, of the rank with most
   double test_accuracy = 0.0;
   double test_loss = 0.0;                  ///< may be NaN
   double final_train_loss = 0.0;           ///< may be NaN

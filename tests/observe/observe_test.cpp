@@ -176,7 +176,7 @@ TEST(RunDirectory, CompleteRunIsFoundAgainAndPartialIsNot) {
   Trace(0).write(first.path());
   Summary summary;
   summary.backend = "ps";
-  first.finish(summary, 1);
+  first.finish(summary);
   for (const char* name :
        {"config.toml", "environment.json", "steps.jsonl", "trace.json", "summary.json", "DONE"}) {
     EXPECT_TRUE(fs::exists(first.path() / name)) << name;
@@ -200,7 +200,7 @@ TEST(RunDirectory, FailedFinishLeavesNoDone) {
   config.run.dir = folder.path().string();
   const RunDirectory run = RunDirectory::create(config, {});
   fs::create_directory(run.path() / "summary.json");  // cannot be replaced by a file
-  EXPECT_TRUE(has(message_of([&] { run.finish({}, 1); }), "summary.json"));
+  EXPECT_TRUE(has(message_of([&] { run.finish({}); }), "summary.json"));
   EXPECT_FALSE(fs::exists(run.path() / "DONE"));
   EXPECT_FALSE(find_finished(config.run.dir, config));
 }

@@ -192,7 +192,7 @@ class PsSynchronizer final : public Synchronizer {
     count_update();
     const ClientReport report = client_->take_report();
     return {seconds(std::exchange(waited_ns_, 0)), seconds(report.busy_ns), report.bytes_sent,
-            std::exchange(staleness_, {})};
+            std::exchange(staleness_, {}), 0, {}};
   }
 
   void quiesce() override {

@@ -44,6 +44,22 @@ void for_rows(std::int64_t rows, const F& f) {
   }
 }
 
+/// out[i] = a[i] + scale·b[i]; out may be a.
+struct AddScaled {
+  const float* a;
+  const float* b;
+  float* out;
+  float scale;
+  PACELINE_HD void operator()(std::int64_t i) const { out[i] = a[i] + scale * b[i]; }
+};
+
+/// values[i] *= factor.
+struct Multiply {
+  float* values;
+  float factor;
+  PACELINE_HD void operator()(std::int64_t i) const { values[i] *= factor; }
+};
+
 /// Columns handled together by the column functors: four AVX-512 vectors.
 inline constexpr std::int64_t kColumnTile = 64;
 

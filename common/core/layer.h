@@ -52,6 +52,13 @@ struct BackwardPass {
   float* gradients;  ///< overwritten with the sum over samples; laid out like `weights`
 };
 
+/// What is rounded to the format of precision.compute around a layer.
+enum class Rounding : std::uint8_t {
+  all,          ///< weights, their gradients, outputs and input gradients: products
+  activations,  ///< outputs and input gradients; parameters stay fp32: norms
+  nothing,      ///< the layer moves values only
+};
+
 /// Called from one thread. samples >= 1 in every call (in a collective() layer >= 0); the number
 /// may change from call to call.
 class Layer {
@@ -75,6 +82,10 @@ class Layer {
   virtual void initialise_buffers(std::span<float> /*buffers*/) const {}
   /// Whether training calls involve all ranks, so that a rank without samples makes them as well.
   [[nodiscard]] virtual bool collective() const noexcept { return false; }
+
+  /// Chance that a training step leaves the layer out (then its output is its input); 0: never.
+  [[nodiscard]] virtual double drop_chance() const noexcept { return 0.0; }
+  [[nodiscard]] virtual Rounding rounding() const noexcept { return Rounding::all; }
 
   virtual void forward(const ForwardPass& pass) = 0;
   virtual void backward(const BackwardPass& pass) = 0;

@@ -8,6 +8,7 @@
 #include "common/base/error.h"
 #include "common/core/cpu/layers.h"
 #include "common/core/cpu/norm.h"
+#include "common/core/cpu/residual.h"
 #include "common/core/sequential.h"
 
 namespace paceline {
@@ -41,6 +42,11 @@ class Chain {
     const Activation own = normalised() ? Activation::none : Activation::relu;
     add(make_conv2d(context_, name, shape_, outputs, own, mask));
     return normalised() ? norm_and_relu(name, mask) : *this;
+  }
+  Chain& residual_linear(const char* name) {
+    return add(
+        make_residual(make_linear(context_, name, shape_, shape_.elements(), Activation::relu),
+                      options_.drop_path, options_.precision));
   }
   Chain& max_pool(const char* name) { return add(make_max_pool(name, shape_, true)); }
 
@@ -79,7 +85,7 @@ class Chain {
 }  // namespace
 
 const std::vector<std::string>& model_names() {
-  static const std::vector<std::string> names{"softmax", "mlp", "cnn"};
+  static const std::vector<std::string> names{"softmax", "mlp", "cnn", "resmlp"};
   return names;
 }
 
@@ -93,6 +99,11 @@ void check_abilities(std::string_view name, const ModelOptions& options) {
     throw ConfigError(fmt::format(
         "norm.kind = \"{}\" needs model = mlp or cnn: {} has no layer that is followed by a norm",
         options.norm.kind, name));
+  }
+  if (options.drop_path > 0.0 && name != "resmlp") {
+    throw ConfigError(
+        fmt::format("train.drop_path = {} needs model = resmlp: {} has no block to leave out",
+                    options.drop_path, name));
   }
 }
 
@@ -115,6 +126,14 @@ std::unique_ptr<Model> make_model(std::string_view name, SampleShape input, int 
     return chain.hidden_linear("fc1", 512)
         .hidden_linear("fc2", 512)
         .linear("fc3", classes)
+        .finish(name);
+  }
+  if (name == "resmlp") {
+    return chain.hidden_linear("fc1", 256)
+        .residual_linear("block1")
+        .residual_linear("block2")
+        .residual_linear("block3")
+        .linear("head", classes)
         .finish(name);
   }
   return chain.hidden_conv2d("conv1", 32, ReluMask::here)

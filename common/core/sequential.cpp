@@ -37,8 +37,10 @@ Sequential::Sequential(std::string name, std::vector<std::unique_ptr<Layer>> lay
     : name_(std::move(name)),
       scratch_(std::move(scratch)),
       layers_(std::move(layers)),
-      threads_(options.threads),
-      layer_ranges_(layers_.size()) {
+      options_(options),
+      layer_ranges_(layers_.size()),
+      left_out_(layers_.size()),
+      inputs_(layers_.size()) {
   std::size_t offset = 0;
   for (std::size_t l = layers_.size(); l-- > 0;) {
     const Layer& layer = *layers_[l];
@@ -67,6 +69,15 @@ Sequential::Sequential(std::string name, std::vector<std::unique_ptr<Layer>> lay
 
 bool Sequential::collective() const noexcept {
   return std::ranges::any_of(layers_, [](const auto& layer) { return layer->collective(); });
+}
+
+void Sequential::begin_step(std::int64_t step) {
+  const std::uint64_t rank_key =
+      stream_key(stream_key(options_.seed, "drop_path"), static_cast<std::uint64_t>(options_.rank));
+  const std::uint64_t key = stream_key(rank_key, static_cast<std::uint64_t>(step));
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    left_out_[l] = static_cast<double>(uniform01(key, l)) < layers_[l]->drop_chance();
+  }
 }
 
 std::span<float> Sequential::buffers_of(std::size_t layer) noexcept {
@@ -134,6 +145,10 @@ void Sequential::forward(const Batch& batch, const float* weights, bool training
                          LayerHooks* hooks) {
   const float* input = batch.inputs.data();
   for (std::size_t l = 0; l < layers_.size(); ++l) {
+    if (training && batch.samples > 0 && left_out_[l]) {
+      continue;
+    }
+    inputs_[l] = input;
     if (hooks != nullptr) {
       hooks->before_forward(static_cast<int>(l));
     }
@@ -167,10 +182,13 @@ void Sequential::backward(const Batch& batch, const float* weights, std::span<fl
   float* d_output = gradients_.as<float>().data();
   float* d_input = d_output + widest_ * static_cast<std::size_t>(capacity_);
   for (std::size_t l = layers_.size(); l-- > 0;) {
+    if (batch.samples > 0 && left_out_[l]) {
+      continue;
+    }
     const Range& range = layer_ranges_[l];
     if (batch.samples > 0 || layers_[l]->collective()) {
-      layers_[l]->backward({batch.samples, l > 0 ? output(l - 1) : batch.inputs.data(), output(l),
-                            d_output, l > 0 ? d_input : nullptr, weights + range.begin,
+      layers_[l]->backward({batch.samples, inputs_[l], output(l), d_output,
+                            l > 0 ? d_input : nullptr, weights + range.begin,
                             gradients.data() + range.begin});
       std::swap(d_output, d_input);
     } else {
@@ -189,7 +207,7 @@ BatchResult Sequential::train_batch(const Batch& batch, std::span<const float> w
     throw Error(fmt::format("model {}: {} gradients, expected {}", name_, gradients.size(),
                             parameter_elements()));
   }
-  omp_set_num_threads(threads_);  // a setting of the calling thread
+  omp_set_num_threads(options_.threads);  // a setting of the calling thread
   reserve(batch.samples);
   forward(batch, weights.data(), true, hooks);
   const BatchResult result = loss(batch, true);
@@ -199,7 +217,7 @@ BatchResult Sequential::train_batch(const Batch& batch, std::span<const float> w
 
 BatchResult Sequential::evaluate_batch(const Batch& batch, std::span<const float> weights) {
   check(batch, weights.size());
-  omp_set_num_threads(threads_);
+  omp_set_num_threads(options_.threads);
   reserve(std::min(batch.samples, kEvaluationSamples));
   const std::size_t width = elements_of(input_shape());
   BatchResult total;

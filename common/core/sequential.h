@@ -51,7 +51,7 @@ class Sequential final : public Model {
   }
   [[nodiscard]] std::span<float> buffers() noexcept override { return buffers_; }
   [[nodiscard]] bool collective() const noexcept override;
-  void begin_step(std::int64_t /*step*/) override {}
+  void begin_step(std::int64_t step) override;
   void initialise(std::span<float> weights, std::uint64_t seed) const override;
   BatchResult train_batch(const Batch& batch, std::span<const float> weights,
                           std::span<float> gradients, LayerHooks* hooks) override;
@@ -80,7 +80,7 @@ class Sequential final : public Model {
   std::string name_;
   std::shared_ptr<SharedScratch> scratch_;  // outlives the layers that use it
   std::vector<std::unique_ptr<Layer>> layers_;
-  int threads_;
+  ModelOptions options_;
   std::vector<Parameter> parameters_;
   std::vector<Range> layer_ranges_;        // of each layer's tensors in the arenas
   std::vector<std::size_t> output_begin_;  // floats per sample before layer l's output
@@ -92,6 +92,8 @@ class Sequential final : public Model {
   std::vector<float> losses_;
   std::vector<std::uint8_t> correct_;
   std::vector<FirstValue> first_values_;  // by parameter
+  std::vector<bool> left_out_;            // layers, in this step
+  std::vector<const float*> inputs_;      // of each layer, kept from forward to backward
   std::vector<float> buffers_;
   std::vector<Range> buffer_ranges_;  // of each layer's state in buffers_
 };

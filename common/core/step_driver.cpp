@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/core/step_driver.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "common/base/error.h"
 #include "common/base/time.h"
+#include "common/core/kernels.h"
 
 namespace paceline {
 
@@ -26,16 +30,19 @@ LayerBuckets::LayerBuckets(const Model& model, const BucketPlan& plan)
   }
 }
 
-StepDriver::StepDriver(const Model& model, const BucketPlan& plan, Nanoseconds emulate,
+StepDriver::StepDriver(const Model& model, const BucketPlan& plan, const StepDriverOptions& options,
                        Synchronizer& sync, TrainObserver& observer)
-    : layers_(model.layers()),
+    : model_(model),
+      options_(options),
       plan_(plan),
       buckets_(model, plan),
-      pace_(model, emulate),
+      pace_(model, options.emulate),
       sync_(sync),
       observer_(observer) {}
 
-void StepDriver::begin(const StepInfo& info) {
+void StepDriver::begin(const StepInfo& info, float gradient_scale) {
+  gradient_scale_ = gradient_scale;
+  finished_.assign(static_cast<std::size_t>(model_.layers()), false);
   step_ = info.step;
   blocked_ns_ = 0;
   pending_ = buckets_.layers_of();
@@ -45,7 +52,7 @@ void StepDriver::begin(const StepInfo& info) {
   sync_.begin_step(info);
 }
 
-void StepDriver::begin_micro_batch(bool last, std::span<const float> accumulated) {
+void StepDriver::begin_micro_batch(bool last, std::span<float> accumulated) {
   last_micro_batch_ = last;
   accumulated_ = accumulated;
   observer_.phase("forward", step_);
@@ -60,7 +67,7 @@ void StepDriver::before_forward(int layer) {
 
 void StepDriver::after_forward(int layer) {
   pace_.forward_done(layer);
-  if (layer == layers_ - 1) {
+  if (layer == model_.layers() - 1) {
     close_segment("forward");
     observer_.phase("backward", step_);
   }
@@ -74,6 +81,7 @@ void StepDriver::after_backward(int layer) {
     }
     return;
   }
+  finished_[static_cast<std::size_t>(layer)] = true;
   for (const BucketId b : buckets_.of_layer(layer)) {
     --pending_[static_cast<std::size_t>(b)];
   }
@@ -81,10 +89,11 @@ void StepDriver::after_backward(int layer) {
 }
 
 StepReport StepDriver::commit() {
-  std::fill(pending_.begin(), pending_.end(), 0);
   for (std::size_t b = 0; b < needed_.size(); ++b) {
     need(static_cast<BucketId>(b));
   }
+  clear_unused();
+  std::fill(pending_.begin(), pending_.end(), 0);
   launch_ready();
   pace_.finish();
   close_segment("backward");
@@ -111,15 +120,44 @@ void StepDriver::need(BucketId b) {
   pace_.stalled(blocked, now_ns());
 }
 
+/// Layers whose backward came launched their buckets, but for those that share one with a layer
+/// whose backward did not.
+void StepDriver::clear_unused() {
+  for (const Parameter& parameter : model_.parameters()) {
+    if (finished_[static_cast<std::size_t>(parameter.layer)] || parameter.range.size() == 0) {
+      continue;
+    }
+    if (!options_.find_unused) {
+      throw Error(fmt::format("rank {}: {} got no gradient in step {}; set sync.find_unused=true",
+                              options_.rank, parameter.name, step_));
+    }
+    const auto clear = [&](std::span<float> arena) {
+      std::ranges::fill(arena.subspan(parameter.range.begin, parameter.range.size()), 0.0F);
+    };
+    clear(gradients_);
+    if (!accumulated_.empty()) {
+      clear(accumulated_);
+    }
+  }
+}
+
+/// Adds what earlier micro-batches made and takes the loss scale out.
+void StepDriver::finish_gradient(const Range& range) {
+  float* const gradient = gradients_.data() + range.begin;
+  const auto n = static_cast<std::int64_t>(range.size());
+  if (!accumulated_.empty()) {
+    kernels::for_each(
+        n, kernels::AddScaled{gradient, accumulated_.data() + range.begin, gradient, 1.0F});
+  }
+  if (gradient_scale_ != 1.0F) {
+    kernels::for_each(n, kernels::Multiply{gradient, gradient_scale_});
+  }
+}
+
 void StepDriver::launch_ready() {
   while (next_ready_ < pending_.size() && pending_[next_ready_] == 0) {
     const auto b = static_cast<BucketId>(next_ready_);
-    if (!accumulated_.empty()) {
-      const Range range = plan_[b];
-      for (std::size_t i = range.begin; i < range.end; ++i) {
-        gradients_[i] += accumulated_[i];
-      }
-    }
+    finish_gradient(plan_[b]);
     sync_.gradient_ready(b, event_);
     ++next_ready_;
   }

@@ -29,26 +29,36 @@ class LayerBuckets {
   std::vector<int> layers_of_;
 };
 
+struct StepDriverOptions {
+  Nanoseconds emulate{0};   ///< the device's time for a step (DevicePace)
+  bool find_unused = true;  ///< parameters that got no gradient in a step count as zero
+  int rank = 0;             ///< for errors
+};
+
 /// Turns a model's layer hooks into calls of the seam, paces the emulated device and adds up the
 /// time that the seam blocked. What it is constructed with outlives it; used by one thread.
 class StepDriver final : public LayerHooks {
  public:
-  StepDriver(const Model& model, const BucketPlan& plan, Nanoseconds emulate, Synchronizer& sync,
-             TrainObserver& observer);
+  StepDriver(const Model& model, const BucketPlan& plan, const StepDriverOptions& options,
+             Synchronizer& sync, TrainObserver& observer);
 
   /// The arena that the backend reads gradients from.
   void set_gradients(std::span<float> gradients) noexcept { gradients_ = gradients; }
 
-  void begin(const StepInfo& info);
+  /// `gradient_scale`: factor of every gradient before its bucket is launched; 1 over the loss
+  /// scale.
+  void begin(const StepInfo& info, float gradient_scale = 1.0F);
   /// Only the step's `last` micro-batch launches buckets; `accumulated` (may be empty) is added to
   /// each before.
-  void begin_micro_batch(bool last, std::span<const float> accumulated);
+  void begin_micro_batch(bool last, std::span<float> accumulated);
 
   void before_forward(int layer) override;
   void after_forward(int layer) override;
   void after_backward(int layer) override;
 
-  /// After backward: what is left is launched in order, empty buckets included.
+  /// After backward: what is left is launched in order, empty buckets included. The gradients of
+  /// layers whose backward never came become zero first; without find_unused they are an Error that
+  /// names rank, step and the first such parameter.
   StepReport commit();
   void quiesce();
 
@@ -58,11 +68,14 @@ class StepDriver final : public LayerHooks {
 
  private:
   void need(BucketId b);
+  void clear_unused();
   void launch_ready();
+  void finish_gradient(const Range& range);
   std::int64_t count_blocked(const char* name, std::int64_t begin);
   void close_segment(const char* name);
 
-  int layers_;
+  const Model& model_;
+  StepDriverOptions options_;
   const BucketPlan& plan_;
   LayerBuckets buckets_;
   DevicePace pace_;
@@ -71,9 +84,11 @@ class StepDriver final : public LayerHooks {
   Stream stream_;
   Event event_;
   std::span<float> gradients_;
-  std::span<const float> accumulated_;
+  std::span<float> accumulated_;
+  float gradient_scale_ = 1.0F;
   bool last_micro_batch_ = true;
-  std::vector<int> pending_;
+  std::vector<bool> finished_;  // layers whose last backward is over
+  std::vector<int> pending_;    // layers that a bucket waits for
   std::vector<bool> needed_;
   std::size_t next_ready_ = 0;
   std::int64_t blocked_ns_ = 0;

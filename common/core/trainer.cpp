@@ -96,8 +96,10 @@ class Run {
         sampler_(make_sampler(parts.config, parts.train.size(), parts.workers.rank())),
         schedule_(make_schedule(parts.config, sampler_.steps())),
         plan_(make_bucket_plan(parts.model, parts.config.bucket)),
-        driver_(parts.model, plan_, parts.config.compute.emulate, parts.synchronizer,
-                parts.observer),
+        driver_(parts.model, plan_,
+                {parts.config.compute.emulate, parts.config.sync_options.find_unused,
+                 parts.workers.rank()},
+                parts.synchronizer, parts.observer),
         train_memory_(parts.train, std::max<std::int64_t>(parts.config.train.batch, 1)),
         test_memory_(parts.test, kEvaluationBatch) {}
 
@@ -150,6 +152,7 @@ class Run {
     const SampleSlice slice = sampler_.at(t);
     const auto samples = static_cast<std::int64_t>(slice.indices.size());
     const double lr = schedule_.at(t);
+    parts_.model.begin_step(t);
     driver_.begin({t, static_cast<float>(lr), samples, slice.global_samples});
     const BatchResult result = compute(slice.indices, view);
     if (!std::isfinite(result.loss_sum) && parts_.config.train.on_nan == "stop") {
@@ -184,7 +187,7 @@ class Run {
         std::ranges::transform(accumulated_, gradients, accumulated_.begin(), std::plus<>());
       }
     }
-    driver_.begin_micro_batch(true, count == 1 ? std::span<const float>() : accumulated_);
+    driver_.begin_micro_batch(true, count == 1 ? std::span<float>() : accumulated_);
     add(total, parts_.model.train_batch(train_memory_.gather(indices), view.weights, view.gradients,
                                         &driver_));
     return total;

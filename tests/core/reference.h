@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -169,6 +170,15 @@ T model_loss(std::string_view name, SampleShape in, std::int64_t classes, const 
     auto y = relu(linear(x, in, 512, take(in.elements(), 512)));
     y = relu(linear(y, {1, 1, 512}, 512, take(512, 512)));
     return cross_entropy(linear(y, {1, 1, 512}, classes, take(512, classes)), labels);
+  }
+  if (name == "resmlp") {
+    const SampleShape wide{1, 1, 256};
+    auto y = relu(linear(x, in, 256, take(in.elements(), 256)));
+    for (int block = 0; block < 3; ++block) {
+      const auto branch = relu(linear(y, wide, 256, take(256, 256)));
+      std::transform(y.begin(), y.end(), branch.begin(), y.begin(), std::plus<>());
+    }
+    return cross_entropy(linear(y, wide, classes, take(256, classes)), labels);
   }
   const SampleShape first{in.height - 2, in.width - 2, 32};
   const SampleShape second{in.height - 4, in.width - 4, 64};

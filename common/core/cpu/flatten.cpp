@@ -13,6 +13,7 @@ class Flatten final : public Layer {
       : Layer(std::move(name), input, {1, 1, input.elements()}), context_(std::move(context)) {}
 
   [[nodiscard]] double flops() const override { return 0.0; }
+  [[nodiscard]] Rounding rounding() const noexcept override { return Rounding::nothing; }
 
   void forward(const ForwardPass& pass) override {
     reorders(pass.samples).forward.run(*context_, pass.input, pass.output);

@@ -21,6 +21,8 @@ class MaxPool final : public Layer {
     return 3.0 * static_cast<double>(output_shape().elements());
   }
 
+  [[nodiscard]] Rounding rounding() const noexcept override { return Rounding::nothing; }
+
   void forward(const ForwardPass& pass) override {
     const auto bytes = static_cast<std::size_t>(pass.samples * output_shape().elements());
     if (bytes > winners_.size()) {

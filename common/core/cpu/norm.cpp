@@ -34,6 +34,7 @@ class Norm : public Layer {
   [[nodiscard]] double flops() const override {
     return 8.0 * static_cast<double>(input_shape().elements());
   }
+  [[nodiscard]] Rounding rounding() const noexcept override { return Rounding::activations; }
   [[nodiscard]] std::size_t held_bytes() const noexcept override {
     return (first_.capacity() + second_.capacity()) * sizeof(double) +
            (mean_.capacity() + inverse_.capacity() + mean_dy_.capacity() + mean_dy_x_.capacity()) *

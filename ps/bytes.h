@@ -41,6 +41,7 @@ class ByteWriter {
     store_le(out_.data() + out_.size() - sizeof(T), value);
   }
   void put(float value) { put(std::bit_cast<std::uint32_t>(value)); }
+  void put(double value) { put(std::bit_cast<std::uint64_t>(value)); }
   void put_bytes(std::span<const std::byte> bytes) {
     out_.insert(out_.end(), bytes.begin(), bytes.end());
   }
@@ -58,6 +59,7 @@ class ByteReader {
     return load_le<T>(take(sizeof(T)).data());
   }
   [[nodiscard]] float get_float() { return std::bit_cast<float>(get<std::uint32_t>()); }
+  [[nodiscard]] double get_double() { return std::bit_cast<double>(get<std::uint64_t>()); }
   [[nodiscard]] std::span<const std::byte> take(std::size_t bytes) {
     if (bytes > in_.size()) {
       throw WireError("payload ends early");

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/base/half.h"
 
 namespace paceline {
 
@@ -16,18 +17,21 @@ constexpr Nanoseconds kGoodbyeLinger = std::chrono::seconds(1);
 }
 
 PsClient::PsClient(const ClientSetup& setup, const JobDescription& job, std::span<float> weights,
-                   std::span<const float> gradients)
+                   std::span<float> gradients)
     : setup_(setup),
       job_(job),
       partition_(BucketPlan(job.buckets), job.servers),
       weights_(weights),
       gradients_(gradients),
+      codec_(job.format.codec()),
+      feedback_(gradients.size(), job.format.error_feedback()),
       borrowed_(std::make_shared<std::vector<std::atomic<int>>>(job.buckets.size())),
-      state_(setup.rank, setup.nonce, partition_),
+      state_(setup.rank, setup.nonce, partition_, job.format.weights()),
       sender_(setup.fabric, setup.node, setup.server_nodes),
       mailbox_(std::make_unique<WorkerMailbox>(setup.mailbox, setup.endpoints)),
       buckets_(job.buckets.size()),
       open_(static_cast<std::size_t>(job.servers), 0) {
+  make_room_for_messages();
   thread_ = std::thread([this] { run(); });
 }
 
@@ -38,6 +42,19 @@ PsClient::~PsClient() {
   }
   wakeup_.signal();
   thread_.join();
+}
+
+void PsClient::make_room_for_messages() {
+  if (!codec_) {
+    return;
+  }
+  constexpr std::size_t kAlign = 64;
+  std::size_t bytes = 0;
+  for (const KeyRange& key : partition_.keys()) {
+    encoded_begin_.push_back(bytes);
+    bytes += (codec_->max_bytes(key.elements()) + kAlign - 1) / kAlign * kAlign;
+  }
+  encoded_ = Buffer(bytes);
 }
 
 void PsClient::connect() {
@@ -80,17 +97,30 @@ void PsClient::push(BucketId b, const StepInfo& info) {
   const auto bucket = static_cast<std::size_t>(b);
   std::vector<Request> requests;
   for (const std::size_t k : partition_.keys_of(b)) {
-    const Range& range = partition_.keys()[k].arena;
+    const std::span<const std::byte> bytes = push_bytes(k, info);
     (*borrowed_)[bucket].fetch_add(1, std::memory_order_relaxed);
     const std::shared_ptr<const void> loan(
-        gradients_.data(), [borrowed = borrowed_, bucket](const void* /*gradients*/) {
+        bytes.data(), [borrowed = borrowed_, bucket](const void* /*gradients*/) {
           (*borrowed)[bucket].fetch_sub(1, std::memory_order_release);
         });
-    requests.push_back(
-        {MessageKind::push, k, info,
-         Payload(std::as_bytes(gradients_.subspan(range.begin, range.size())), loan)});
+    requests.push_back({MessageKind::push, k, info, Payload(bytes, loan)});
   }
   post(std::move(requests));
+}
+
+/// The key's gradient as it travels.
+std::span<const std::byte> PsClient::push_bytes(std::size_t key, const StepInfo& info) {
+  const Range& range = partition_.keys()[key].arena;
+  const std::span<float> gradient = gradients_.subspan(range.begin, range.size());
+  if (!codec_) {
+    return std::as_bytes(gradient);
+  }
+  const std::span<std::byte> room(encoded_.data() + encoded_begin_[key],
+                                  codec_->max_bytes(range.size()));
+  const CodecContext context =
+      job_.format.context(static_cast<std::uint64_t>(info.step), range.begin,
+                          static_cast<std::uint64_t>(info.samples), setup_.rank);
+  return room.first(feedback_.encode(*codec_, gradient, context, room));
 }
 
 PushOutcome PsClient::wait(BucketId b) {
@@ -261,9 +291,12 @@ void PsClient::send(Request request) {
     const KeyRange& key = partition_.keys()[request.target];
     message.peer = key.server;
     message.priority = key.bucket;
-    message.header = request.kind == MessageKind::push
-                         ? state_.push(request.target, request.info)
-                         : state_.about_key(request.kind, request.target, bytes);
+    if (request.kind != MessageKind::push) {
+      message.header = state_.about_key(request.kind, request.target, bytes);
+    } else {
+      message.header = codec_ ? state_.push_encoded(request.target, request.info, bytes)
+                              : state_.push(request.target, request.info);
+    }
   }
   message.payload = std::move(request.payload);
   sender_.enqueue(std::move(message));
@@ -298,9 +331,7 @@ void PsClient::install(const ArrivalQueue::Message& message) {
   const Header& header = message.header;
   state_.on_answer(message.peer, header, message.payload);
   if (header.kind == MessageKind::weights) {
-    const Range& range = partition_.keys()[header.key].arena;
-    std::memcpy(weights_.data() + range.begin, message.payload.bytes().data(),
-                message.payload.size());
+    copy_weights(header, message.payload);
   }
   const std::int64_t now = now_ns();
   const std::scoped_lock lock(mutex_);
@@ -331,6 +362,21 @@ void PsClient::install(const ArrivalQueue::Message& message) {
     held_in_busy_ns_ = 0;
   }
   changed_.notify_all();
+}
+
+/// Checked before: the payload holds the key's elements.
+void PsClient::copy_weights(const Header& header, const Payload& payload) {
+  const Range& range = partition_.keys()[header.key].arena;
+  const std::span<float> to = weights_.subspan(range.begin, range.size());
+  const std::span short_ones(reinterpret_cast<const std::uint16_t*>(payload.bytes().data()),
+                             payload.size() / sizeof(std::uint16_t));
+  if (header.dtype == DataType::f16) {
+    from_half(short_ones, 1.0F, to);
+  } else if (header.dtype == DataType::bf16) {
+    from_bfloat(short_ones, 1.0F, to);
+  } else {
+    std::memcpy(to.data(), payload.bytes().data(), payload.size());
+  }
 }
 
 void PsClient::say_goodbye() {

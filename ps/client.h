@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "common/base/abort.h"
+#include "common/compress/error_feedback.h"
 #include "common/sync/synchronizer.h"
 #include "ps/client_state.h"
 #include "ps/job_description.h"
@@ -55,9 +56,9 @@ class PsClient {
  public:
   /// `weights` and `gradients` are flat arenas of the plan that `job` describes and outlive this.
   /// Answers are written to `weights` by the communication thread; `gradients` are sent from where
-  /// they are.
+  /// they are or, where the job has a codec, encoded by push() (and are then scratch).
   PsClient(const ClientSetup& setup, const JobDescription& job, std::span<float> weights,
-           std::span<const float> gradients);
+           std::span<float> gradients);
   /// Says goodbye; waits for no peer longer than a second.
   ~PsClient();
   PsClient(const PsClient&) = delete;
@@ -82,6 +83,9 @@ class PsClient {
 
   [[nodiscard]] const Partition& partition() const noexcept { return partition_; }
   [[nodiscard]] ClientReport take_report();
+  /// Memory for encoded gradients, and what error feedback keeps.
+  [[nodiscard]] std::size_t staging_bytes() const noexcept { return encoded_.size(); }
+  [[nodiscard]] std::size_t residual_bytes() const noexcept { return feedback_.bytes(); }
 
  private:
   struct Request {
@@ -96,6 +100,8 @@ class PsClient {
     PushOutcome outcome;
   };
 
+  void make_room_for_messages();
+  [[nodiscard]] std::span<const std::byte> push_bytes(std::size_t key, const StepInfo& info);
   void post(std::vector<Request> requests);
   void wait_until(const std::function<bool()>& done, const std::function<std::string()>& what);
   [[nodiscard]] std::string open_servers() const;
@@ -105,13 +111,18 @@ class PsClient {
   bool receive();
   bool install_arrived();
   void install(const ArrivalQueue::Message& message);
+  void copy_weights(const Header& header, const Payload& payload);
   void say_goodbye();
 
   ClientSetup setup_;
   JobDescription job_;
   Partition partition_;
   std::span<float> weights_;
-  std::span<const float> gradients_;
+  std::span<float> gradients_;
+  std::unique_ptr<Codec> codec_;  ///< null: gradients travel as they are
+  ErrorFeedback feedback_;
+  Buffer encoded_;                                           ///< the keys' messages
+  std::vector<std::size_t> encoded_begin_;                   ///< by key, into encoded_
   std::shared_ptr<std::vector<std::atomic<int>>> borrowed_;  ///< by bucket: keys that ZeroMQ reads
 
   // The communication thread's own.

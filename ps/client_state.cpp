@@ -5,8 +5,13 @@
 
 namespace paceline {
 
-ClientState::ClientState(int worker, std::uint64_t nonce, const Partition& partition)
-    : worker_(worker), nonce_(nonce), partition_(partition), keys_(partition.count()) {}
+ClientState::ClientState(int worker, std::uint64_t nonce, const Partition& partition,
+                         DataType weights)
+    : worker_(worker),
+      nonce_(nonce),
+      partition_(partition),
+      weights_(weights),
+      keys_(partition.count()) {}
 
 Header ClientState::to_server(MessageKind kind, int server, std::uint64_t payload_bytes) const {
   Header header;
@@ -32,8 +37,16 @@ Header ClientState::push(std::size_t key, const StepInfo& info) {
       about_key(MessageKind::push, key, partition_.keys()[key].elements() * sizeof(float));
   header.samples = static_cast<std::uint64_t>(info.samples);
   header.lr = info.lr;
+  header.step = static_cast<std::uint64_t>(info.step);
   ++keys_[key].clock;
   keys_[key].push_open = true;
+  return header;
+}
+
+Header ClientState::push_encoded(std::size_t key, const StepInfo& info, std::uint64_t bytes) {
+  Header header = push(key, info);
+  header.payload_bytes = bytes;
+  header.flags = kFlagEncoded;
   return header;
 }
 
@@ -58,11 +71,14 @@ void ClientState::on_answer(int server, const Header& header, const Payload& pay
   if (header.kind == MessageKind::state) {
     return;
   }
-  if (payload.size() != partition_.keys()[header.key].elements() * sizeof(float)) {
-    throw WireError(fmt::format("rank {}: server {} sent {} bytes of key {}", worker_, server,
-                                payload.size(), header.key));
-  }
   const bool pulled = (header.flags & kFlagPulled) != 0;
+  const DataType type = pulled ? DataType::f32 : weights_;
+  if (header.dtype != type ||
+      payload.size() != partition_.keys()[header.key].elements() * size_of(type)) {
+    throw WireError(fmt::format("rank {}: server {} sent {} bytes of type {} of key {}", worker_,
+                                server, payload.size(), static_cast<int>(header.dtype),
+                                header.key));
+  }
   if (!pulled && (!key.push_open || header.clock + 1 != key.clock)) {
     throw WireError(fmt::format("rank {}: server {} answered push {} of key {}, which is not open",
                                 worker_, server, header.clock, header.key));

@@ -17,7 +17,9 @@ namespace paceline {
 class ClientState {
  public:
   /// `partition` outlives this.
-  ClientState(int worker, std::uint64_t nonce, const Partition& partition);
+  /// `weights` is the type of the elements that answer a push.
+  ClientState(int worker, std::uint64_t nonce, const Partition& partition,
+              DataType weights = DataType::f32);
 
   /// A request to `server` about the whole job: hello, drain, goodbye.
   [[nodiscard]] Header to_server(MessageKind kind, int server, std::uint64_t payload_bytes) const;
@@ -26,6 +28,8 @@ class ClientState {
                                  std::uint64_t payload_bytes) const;
   /// The push of a key's gradient: its clock advances, the answer is due.
   [[nodiscard]] Header push(std::size_t key, const StepInfo& info);
+  /// The same of a gradient that a codec made `bytes` long.
+  [[nodiscard]] Header push_encoded(std::size_t key, const StepInfo& info, std::uint64_t bytes);
 
   /// Checks an answer and takes note of it. For `weights`, the caller then installs the payload.
   /// Throws WireError for what does not follow the protocol, and Error with the server's reason
@@ -44,6 +48,7 @@ class ClientState {
   int worker_;
   std::uint64_t nonce_;
   const Partition& partition_;
+  DataType weights_;
   std::vector<Key> keys_;
 };
 

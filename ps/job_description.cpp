@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cmath>
 #include <string_view>
 
@@ -15,6 +16,10 @@ namespace {
 constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 40;
 constexpr std::uint32_t kMaxMembers = 1U << 16;
 constexpr std::uint32_t kMaxBound = 1U << 30;
+constexpr std::uint32_t kMaxLevels = 32767;
+constexpr std::array<std::string_view, 9> kMethods{"none", "topk", "randomk", "threshold", "onebit",
+                                                   "sign", "qsgd", "fp16",    "bf16"};
+constexpr std::array<std::string_view, 3> kWires{"fp32", "fp16", "bf16"};
 
 template <typename E>
 E get_enum(ByteReader& in, E last, std::string_view what) {
@@ -31,6 +36,61 @@ int get_count(ByteReader& in, std::uint32_t limit, std::string_view what) {
     throw WireError(fmt::format("hello: {} {} is over {}", what, value, limit));
   }
   return static_cast<int>(value);
+}
+
+template <std::size_t N>
+void put_name(ByteWriter& out, const std::array<std::string_view, N>& names, std::string_view name,
+              std::string_view what) {
+  for (std::uint8_t i = 0; i < N; ++i) {
+    if (names[i] == name) {
+      return out.put(i);
+    }
+  }
+  throw ConfigError(fmt::format("{}='{}': the parameter server does not know it", what, name));
+}
+
+template <std::size_t N>
+std::string get_name(ByteReader& in, const std::array<std::string_view, N>& names,
+                     std::string_view what) {
+  const auto index = in.get<std::uint8_t>();
+  if (index >= N) {
+    throw WireError(fmt::format("hello: {} {} is unknown", what, index));
+  }
+  return std::string(names[index]);
+}
+
+void put_format(ByteWriter& out, const GradientFormat& format) {
+  put_name(out, kMethods, format.compress.method, "compress.method");
+  put_name(out, kWires, format.wire, "sync.wire");
+  out.put(format.compress.density);
+  out.put(format.compress.threshold);
+  out.put(static_cast<std::uint32_t>(format.compress.levels));
+  out.put(static_cast<std::uint8_t>(format.compress.error_feedback ? 1 : 0));
+  out.put(format.seed);
+}
+
+/// A number over 0 and at most `most`.
+double get_positive(ByteReader& in, double most, std::string_view what) {
+  const double value = in.get_double();
+  if (!(value > 0.0 && value <= most)) {
+    throw WireError(fmt::format("hello: {} {} is not above 0 and up to {}", what, value, most));
+  }
+  return value;
+}
+
+GradientFormat get_format(ByteReader& in) {
+  GradientFormat format;
+  format.compress.method = get_name(in, kMethods, "compress.method");
+  format.wire = get_name(in, kWires, "sync.wire");
+  format.compress.density = get_positive(in, 1.0, "compress.density");
+  format.compress.threshold = get_positive(in, 1e9, "compress.threshold");
+  format.compress.levels = get_count(in, kMaxLevels, "compress.levels");
+  format.compress.error_feedback = in.get<std::uint8_t>() != 0;
+  format.seed = in.get<std::uint64_t>();
+  if (format.compress.levels < 1 || (format.compress.method != "none" && format.wire != "fp32")) {
+    throw WireError("hello: compress.levels is 0, or both compress and sync.wire are set");
+  }
+  return format;
 }
 
 float get_finite(ByteReader& in, std::string_view what) {
@@ -57,6 +117,7 @@ std::vector<std::byte> encode(const JobDescription& job) {
                             job.optimizer.beta2, job.optimizer.epsilon}) {
     out.put(value);
   }
+  put_format(out, job.format);
   for (const std::size_t count : job.buckets) {
     out.put(static_cast<std::uint64_t>(count));
   }
@@ -78,6 +139,7 @@ JobDescription decode_job(std::span<const std::byte> bytes) {
   job.optimizer.beta1 = get_finite(in, "beta1");
   job.optimizer.beta2 = get_finite(in, "beta2");
   job.optimizer.epsilon = get_finite(in, "epsilon");
+  job.format = get_format(in);
   if (job.world < 1 || job.servers < 1 || in.left() % sizeof(std::uint64_t) != 0) {
     throw WireError("hello: world and servers start at 1, bucket sizes are 8 bytes each");
   }
@@ -114,6 +176,15 @@ std::optional<std::string> difference(const JobDescription& ours, const JobDescr
   compare("optimizer.beta1", ours.optimizer.beta1, theirs.optimizer.beta1);
   compare("optimizer.beta2", ours.optimizer.beta2, theirs.optimizer.beta2);
   compare("optimizer.epsilon", ours.optimizer.epsilon, theirs.optimizer.epsilon);
+  const CompressConfig& mine = ours.format.compress;
+  const CompressConfig& other = theirs.format.compress;
+  compare("compress.method", mine.method, other.method);
+  compare("compress.density", mine.density, other.density);
+  compare("compress.threshold", mine.threshold, other.threshold);
+  compare("compress.levels", mine.levels, other.levels);
+  compare("compress.error_feedback", mine.error_feedback, other.error_feedback);
+  compare("sync.wire", ours.format.wire, theirs.format.wire);
+  compare("seed", ours.format.seed, theirs.format.seed);
   compare("number of buckets", ours.buckets.size(), theirs.buckets.size());
   for (std::size_t b = 0; !found && b < ours.buckets.size(); ++b) {
     compare(fmt::format("size of bucket {}", b), ours.buckets[b], theirs.buckets[b]);

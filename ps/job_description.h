@@ -11,6 +11,7 @@
 
 #include "common/sync/optimizer_spec.h"
 #include "ps/apply_policy.h"
+#include "ps/gradient_format.h"
 
 namespace paceline {
 
@@ -20,6 +21,7 @@ struct JobDescription {
   PsRule rule;
   bool exact = false;
   OptimizerSpec optimizer;
+  GradientFormat format;
   std::vector<std::size_t> buckets;  ///< elements of each
 };
 

@@ -24,6 +24,34 @@ void check_one_of(std::string_view key, std::string_view value,
   throw ConfigError(fmt::format("{}='{}': allowed are {}", key, value, list));
 }
 
+/// What the parameter server cannot do, by key.
+void check_techniques(const Config& config) {
+  const std::string& method = config.compress.method;
+  if (method == "powersgd") {
+    throw ConfigError(
+        "compress.method=powersgd: it sums inside an allreduce, which the parameter server has "
+        "not; use sync=ring, or another method");
+  }
+  const bool encoded = method != "none" || config.sync_options.wire != "fp32";
+  if (config.sync_options.exact && encoded) {
+    throw ConfigError(fmt::format(
+        "sync.exact=true: sums are exact only of gradients that travel as they are; allowed: "
+        "compress.method=none (is {}) and sync.wire=fp32 (is {})",
+        method, config.sync_options.wire));
+  }
+  if (method != "none" && config.sync_options.wire != "fp32") {
+    throw ConfigError(
+        fmt::format("sync.wire={}: compress.method={} decides what travels; allowed: "
+                    "fp32",
+                    config.sync_options.wire, method));
+  }
+  if (config.optimizer.name == "onebit_adam") {
+    throw ConfigError(
+        "optimizer.name=onebit_adam: its workers compress momentum and own the weights, which "
+        "here are the servers'; use sync=ring, or adam with compress.method=onebit");
+  }
+}
+
 }  // namespace
 
 PsRule ps_rule(const Config& config) {
@@ -56,6 +84,7 @@ void validate_ps(const Config& config, const PsRule& rule) {
         "(ps.consistency=bsp, "
         "or ssp with ps.staleness=0)");
   }
+  check_techniques(config);
 }
 
 int ps_server_processes(const Config& config) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/base/half.h"
 #include "ps/client.h"
 #include "ps/server.h"
 #include "ps/state_blob.h"
@@ -57,9 +58,14 @@ Rendezvous meet(Communicator& everyone, const Config& config, int first_server_m
   return result;
 }
 
+GradientFormat format_of(const Config& config) {
+  return {config.compress, config.sync_options.wire, config.seed};
+}
+
 ServerIdentity make_identity(const Config& config, const PsRule& rule, int server,
                              std::uint64_t nonce) {
-  return {server, config.ps.servers, config.world, nonce, rule, config.sync_options.exact};
+  return {server, config.ps.servers,         config.world,     nonce,
+          rule,   config.sync_options.exact, format_of(config)};
 }
 
 ServerPlace make_place(const Config& config, const Topology& topology, NicFabric* fabric,
@@ -136,13 +142,19 @@ class PsSynchronizer final : public Synchronizer {
 
   /// The optimizer's state is the servers'.
   [[nodiscard]] MemoryUse memory() const noexcept override {
-    return {weights_.size(), gradients_.size(), 0, 0};
+    return {weights_.size(), gradients_.size(), 0, client_ ? client_->staging_bytes() : 0,
+            client_ ? client_->residual_bytes() : 0};
   }
 
   ReplicaView bind(const BucketPlan& plan, Device& device, const OptimizerSpec& optimizer,
                    std::span<const float> init) override {
     if (device.kind() != DeviceKind::cpu) {
       throw ConfigError("device: the parameter server keeps its replicas in host memory (cpu)");
+    }
+    if (optimizer.whole_gradient()) {
+      throw ConfigError(
+          "the parameter server does not do updates that need the whole gradient yet: "
+          "optimizer.clip_norm=0, optimizer.name=sgd or adam, and no loss scaling are allowed");
     }
     plan_ = plan;
     weights_ = Buffer(plan.elements() * sizeof(float));
@@ -154,6 +166,7 @@ class PsSynchronizer final : public Synchronizer {
     job.rule = rule_;
     job.exact = context_.config.sync_options.exact;
     job.optimizer = optimizer;
+    job.format = format_of(context_.config);
     for (BucketId b = 0; b < plan.count(); ++b) {
       job.buckets.push_back(plan[b].size());
     }
@@ -162,12 +175,17 @@ class PsSynchronizer final : public Synchronizer {
     if (context_.rank == 0) {
       client_->init_weights();
     }
-    client_->pull_all();
+    pull_all();
     static_cast<void>(client_->take_report());
     return {weights_.as<float>(), gradients_.as<float>()};
   }
 
-  void begin_step(const StepInfo& info) override { step_ = info; }
+  void begin_step(const StepInfo& info) override {
+    step_ = info;
+    if (std::exchange(pulled_, false)) {
+      as_on_the_wire(weights_.as<float>());
+    }
+  }
 
   void parameters_needed(BucketId b, Stream& /*stream*/) override {
     const std::int64_t begin = now_ns();
@@ -191,8 +209,12 @@ class PsSynchronizer final : public Synchronizer {
     ready_.clear();
     count_update();
     const ClientReport report = client_->take_report();
-    return {seconds(std::exchange(waited_ns_, 0)), seconds(report.busy_ns), report.bytes_sent,
-            std::exchange(staleness_, {}), 0, {}};
+    return {seconds(std::exchange(waited_ns_, 0)),
+            seconds(report.busy_ns),
+            report.bytes_sent,
+            std::exchange(staleness_, {}),
+            0,
+            {}};
   }
 
   void quiesce() override {
@@ -204,8 +226,9 @@ class PsSynchronizer final : public Synchronizer {
     count_update();
     waited_ns_ += std::min(held, now_ns() - begin);
     client_->drain();
-    if (traits().consistency != Consistency::synchronous) {
-      client_->pull_all();
+    if (traits().consistency != Consistency::synchronous ||
+        context_.config.sync_options.wire != "fp32") {
+      pull_all();
     }
     // Nobody pushes again before all have the same weights.
     context_.workers.barrier();
@@ -239,11 +262,27 @@ class PsSynchronizer final : public Synchronizer {
       }
     }
     context_.workers.barrier();
-    client_->pull_all();
+    pull_all();
     context_.workers.barrier();
   }
 
  private:
+  /// The servers' own weights, in fp32 whatever sync.wire is.
+  void pull_all() {
+    client_->pull_all();
+    pulled_ = true;
+  }
+
+  /// What the answer to a push would have brought: steps read the same weights whether or not an
+  /// evaluation looked at the servers' own in between.
+  void as_on_the_wire(std::span<float> weights) const {
+    if (context_.config.sync_options.wire == "fp16") {
+      round_to_half(weights);
+    } else if (context_.config.sync_options.wire == "bf16") {
+      round_to_bfloat(weights);
+    }
+  }
+
   /// Waits for bucket b; returns how long servers held it for slower workers, in ns.
   std::int64_t collect(BucketId b) {
     const PushOutcome outcome = client_->wait(b);
@@ -285,6 +324,7 @@ class PsSynchronizer final : public Synchronizer {
   std::unique_ptr<ColocatedServer> server_;
   std::unique_ptr<PsClient> client_;  // dies first: ZeroMQ lets go of the arenas
   StepInfo step_;
+  bool pulled_ = false;  ///< weights_ came in fp32
   std::vector<BucketId> ready_;
   std::int64_t waited_ns_ = 0;
   Staleness staleness_;

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The seam over the parameter server: gradient_ready pushes, parameters_needed waits for the
 // answer.
+//
+// With sync.wire=fp16|bf16 a push carries gradient/samples in 16 bits and its answer the weights in
+// 16 bits; servers keep fp32 weights and round once per version. Pulls (bind, quiesce) stay fp32;
+// the next step rounds what they brought, so that it reads what a push's answer would have been.
+// With compress.method a push carries the codec's message per key, encoded on the training thread
+// with each worker's own error feedback; answers are fp32.
 #pragma once
 
 #include <memory>

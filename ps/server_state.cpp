@@ -4,9 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
+#include <memory>
 #include <utility>
 
+#include "common/base/half.h"
 #include "ps/fold.h"
 #include "ps/state_blob.h"
 
@@ -17,6 +20,17 @@ namespace {
 /// caches.
 constexpr std::size_t kBlock = 4096;
 constexpr std::uint64_t kInfiniteClock = std::numeric_limits<std::uint64_t>::max();
+
+Payload to_sixteen_bits(std::span<const float> weights, DataType type) {
+  const auto memory = std::make_shared_for_overwrite<std::uint16_t[]>(weights.size());
+  const std::span out(memory.get(), weights.size());
+  if (type == DataType::f16) {
+    to_half(weights, 1.0F, out);
+  } else {
+    to_bfloat(weights, 1.0F, out);
+  }
+  return {std::as_bytes(out), memory};
+}
 }  // namespace
 
 /// What a key knows about a worker.
@@ -49,6 +63,7 @@ struct ServerState::Key {
   std::uint64_t version = 0;
   bool ready = false;
   std::vector<WorkerOfKey> workers;
+  Payload short_weights;  ///< those of `version` in 16 bits, once they were asked for
 };
 
 ServerState::ServerState(const ServerIdentity& identity, std::unique_ptr<ApplyPolicy> policy)
@@ -57,7 +72,8 @@ ServerState::ServerState(const ServerIdentity& identity, std::unique_ptr<ApplyPo
       finished_(static_cast<std::size_t>(identity.world), false),
       drained_(finished_),
       drain_(finished_.size()),
-      scratch_(kBlock) {}
+      scratch_(kBlock),
+      codec_(identity.format.codec()) {}
 
 ServerState::~ServerState() = default;
 
@@ -119,6 +135,7 @@ void ServerState::on_hello(const Header& header, const Payload& payload,
   ours.servers = identity_.servers;
   ours.rule = identity_.rule;
   ours.exact = identity_.exact;
+  ours.format = identity_.format;
   if (const auto reason = difference(ours, theirs)) {
     throw WireError(fmt::format("rank {} is configured otherwise: {}", header.worker, *reason));
   }
@@ -201,10 +218,7 @@ void ServerState::on_push(const Header& header, Payload payload, std::int64_t no
     throw WireError(fmt::format("rank {} pushes key {} based on version {}, it was sent {}",
                                 header.worker, header.key, header.version, worker.pulled));
   }
-  if (header.dtype != DataType::f32 || payload.size() != key.range.elements() * sizeof(float)) {
-    throw WireError(fmt::format("push to key {} has {} bytes, want {}", header.key, payload.size(),
-                                key.range.elements() * sizeof(float)));
-  }
+  check_push(key, header, payload);
   if (finished_[header.worker] || drained_[header.worker]) {
     throw WireError(fmt::format("rank {} pushes after it said that it was done", header.worker));
   }
@@ -220,11 +234,38 @@ void ServerState::on_push(const Header& header, Payload payload, std::int64_t no
     worker.contributed = true;
     worker.gradient = std::move(payload);
   } else if (decision.action == Decision::Action::apply) {
-    apply_one(key, header, payload, decision.scale);
+    worker.gradient = std::move(payload);
+    apply_one(key, header.worker, decision.scale);
+    worker.gradient = {};
   } else {
     worker.flags = kFlagRejected;
   }
   settle(key, now_ns, out);
+}
+
+/// Throws unless the payload is a gradient of the key, or a message of the job's codec, which is
+/// moved to memory that codecs read from where it does not lie in such.
+void ServerState::check_push(const Key& key, const Header& header, Payload& payload) const {
+  const bool encoded = (header.flags & kFlagEncoded) != 0;
+  const std::size_t n = key.range.elements();
+  if (header.dtype != DataType::f32 || encoded != (codec_ != nullptr)) {
+    throw WireError(fmt::format("push to key {} does not travel as {} does", header.key,
+                                codec_ ? codec_->name() : "fp32"));
+  }
+  const std::size_t most = codec_ ? codec_->max_bytes(n) : n * sizeof(float);
+  if (payload.size() > most || (!codec_ && payload.size() != most)) {
+    throw WireError(fmt::format("push to key {} has {} bytes, want {}{}", header.key,
+                                payload.size(), codec_ ? "at most " : "", most));
+  }
+  if (codec_) {
+    if (reinterpret_cast<std::uintptr_t>(payload.bytes().data()) % alignof(std::uint64_t) != 0) {
+      payload = Payload::copy_of(payload.bytes());
+    }
+    codec_->check(payload.bytes(),
+                  identity_.format.context(header.step, key.range.arena.begin, header.samples,
+                                           static_cast<int>(header.worker)),
+                  n);
+  }
 }
 
 void ServerState::on_drain(const Header& header, std::int64_t now_ns, std::vector<Outgoing>& out) {
@@ -272,6 +313,7 @@ void ServerState::on_state_put(const Header& header, const Payload& payload,
   blob.get("weights", key.store.next());
   key.optimizer.load(blob);
   key.store.publish();
+  key.short_weights = {};
   key.version = static_cast<std::uint64_t>(version);
   key.ready = true;
   out.push_back({static_cast<int>(header.worker), answer(MessageKind::ack, header), {}, 0});
@@ -331,8 +373,7 @@ void ServerState::settle(Key& key, std::int64_t now_ns, std::vector<Outgoing>& o
 
 /// Applies the held contributions as one update once no live worker's is missing.
 void ServerState::fold_if_complete(Key& key) {
-  std::vector<Contribution> gradients(key.workers.size(), nullptr);
-  bool any = false;
+  std::vector<std::size_t> from;
   float lr = 0.0F;
   std::uint64_t samples = 0;
   for (std::size_t w = 0; w < key.workers.size(); ++w) {
@@ -343,25 +384,52 @@ void ServerState::fold_if_complete(Key& key) {
       }
       continue;
     }
-    lr = any ? lr : worker.push.lr;
-    any = true;
+    lr = from.empty() ? worker.push.lr : lr;
     samples += worker.push.samples;
-    gradients[w] = worker.gradient.floats().data();
+    from.push_back(w);
   }
-  if (!any) {
+  if (from.empty()) {
     return;
   }
-  update(key, gradients, lr, samples);
+  update_from(key, from, lr, samples);
   for (WorkerOfKey& worker : key.workers) {
     worker.contributed = false;
     worker.gradient = {};
   }
 }
 
-void ServerState::apply_one(Key& key, const Header& header, const Payload& payload, float scale) {
+void ServerState::apply_one(Key& key, std::size_t worker, float scale) {
+  const Header& push = key.workers[worker].push;
+  update_from(key, std::array{worker}, push.lr * scale, push.samples);
+}
+
+/// One update by the gradients that these workers pushed; decoded where a codec made them.
+void ServerState::update_from(Key& key, std::span<const std::size_t> workers, float lr,
+                              std::uint64_t samples) {
   std::vector<Contribution> gradients(key.workers.size(), nullptr);
-  gradients[header.worker] = payload.floats().data();
-  update(key, gradients, header.lr * scale, header.samples);
+  if (codec_ && samples > 0) {
+    sum_decoded(key, workers);
+    gradients[workers.front()] = decoded_.data();
+  } else {
+    for (const std::size_t w : workers) {
+      gradients[w] = key.workers[w].gradient.floats().data();
+    }
+  }
+  update(key, gradients, lr, samples);
+}
+
+/// decoded_ = the codec's sum of these workers' messages, in the order given.
+void ServerState::sum_decoded(const Key& key, std::span<const std::size_t> workers) {
+  decoded_.assign(key.range.elements(), 0.0F);
+  Aggregate aggregate;
+  for (const std::size_t w : workers) {
+    const WorkerOfKey& worker = key.workers[w];
+    codec_->decode_add(worker.gradient.bytes(),
+                       identity_.format.context(worker.push.step, key.range.arena.begin,
+                                                worker.push.samples, static_cast<int>(w)),
+                       decoded_, aggregate);
+  }
+  codec_->finish(decoded_, aggregate);
 }
 
 /// One update by the mean over `samples` of the gradients' sum. Without samples there is nothing to
@@ -394,6 +462,7 @@ void ServerState::update(Key& key, std::span<const float* const> workers, float 
                         info);
   }
   key.store.publish();
+  key.short_weights = {};
   ++key.version;
 }
 
@@ -417,8 +486,14 @@ void ServerState::release(Key& key, std::int64_t now_ns, std::vector<Outgoing>& 
   }
 }
 
-void ServerState::send_weights(const Key& key, Header header, std::vector<Outgoing>& out) const {
-  Payload payload = key.store.share();
+/// In fp32 where they answer a pull, else as the job's format says.
+void ServerState::send_weights(Key& key, Header header, std::vector<Outgoing>& out) const {
+  const bool pulled = (header.flags & kFlagPulled) != 0;
+  header.dtype = pulled ? DataType::f32 : identity_.format.weights();
+  if (header.dtype != DataType::f32 && key.short_weights.empty()) {
+    key.short_weights = to_sixteen_bits(key.store.current(), header.dtype);
+  }
+  Payload payload = header.dtype == DataType::f32 ? key.store.share() : key.short_weights;
   header.version = key.version;
   header.payload_bytes = payload.size();
   out.push_back({static_cast<int>(header.worker), header, std::move(payload), key.range.bucket});

@@ -36,6 +36,7 @@ struct ServerIdentity {
   std::uint64_t nonce = 0;
   PsRule rule;
   bool exact = false;
+  GradientFormat format{};
 };
 
 /// One server's keys, their weights, optimizer state and versions, and every worker's clocks.
@@ -73,6 +74,7 @@ class ServerState {
   void on_pull(const Header& header, std::vector<Outgoing>& out);
   void on_push(const Header& header, Payload payload, std::int64_t now_ns,
                std::vector<Outgoing>& out);
+  void check_push(const Key& key, const Header& header, Payload& payload) const;
   void on_drain(const Header& header, std::int64_t now_ns, std::vector<Outgoing>& out);
   void on_state_get(const Header& header, std::vector<Outgoing>& out);
   void on_state_put(const Header& header, const Payload& payload, std::vector<Outgoing>& out);
@@ -85,9 +87,11 @@ class ServerState {
   void settle(Key& key, std::int64_t now_ns, std::vector<Outgoing>& out);
   void release(Key& key, std::int64_t now_ns, std::vector<Outgoing>& out);
   void fold_if_complete(Key& key);
-  void apply_one(Key& key, const Header& header, const Payload& payload, float scale);
+  void apply_one(Key& key, std::size_t worker, float scale);
   void update(Key& key, std::span<const float* const> workers, float lr, std::uint64_t samples);
-  void send_weights(const Key& key, Header header, std::vector<Outgoing>& out) const;
+  void update_from(Key& key, std::span<const std::size_t> workers, float lr, std::uint64_t samples);
+  void sum_decoded(const Key& key, std::span<const std::size_t> workers);
+  void send_weights(Key& key, Header header, std::vector<Outgoing>& out) const;
   void ack_drains(std::vector<Outgoing>& out);
 
   ServerIdentity identity_;
@@ -99,6 +103,8 @@ class ServerState {
   std::vector<bool> drained_;               ///< by worker: waits for the others' drain
   std::vector<Header> drain_;               ///< by worker: what to answer then
   std::vector<float> scratch_;
+  std::unique_ptr<Codec> codec_;  ///< null: gradients travel as they are
+  std::vector<float> decoded_;    ///< the sum of one key's messages
 };
 
 }  // namespace paceline

@@ -15,8 +15,8 @@ namespace paceline {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x53504350;  // "PCPS"
-constexpr std::uint16_t kWireVersion = 1;
-constexpr std::uint16_t kKnownFlags = kFlagStamped | kFlagRejected | kFlagPulled;
+constexpr std::uint16_t kWireVersion = 2;
+constexpr std::uint16_t kKnownFlags = kFlagStamped | kFlagRejected | kFlagPulled | kFlagEncoded;
 
 // Offsets. Bytes from kEnd on are reserved and zero.
 constexpr std::size_t kAtMagic = 0;
@@ -37,7 +37,8 @@ constexpr std::size_t kAtSamples = 72;
 constexpr std::size_t kAtRate = 80;
 constexpr std::size_t kAtHeld = 88;
 constexpr std::size_t kAtArrive = 96;
-constexpr std::size_t kEnd = 104;
+constexpr std::size_t kAtStep = 104;
+constexpr std::size_t kEnd = 112;
 
 bool has_payload(MessageKind kind) noexcept {
   switch (kind) {
@@ -71,7 +72,8 @@ void check_payload(const Header& header, std::uint64_t actual) {
     throw WireError(
         fmt::format("{} carries no payload, {} bytes came", to_string(header.kind), actual));
   }
-  if (is_array(header.kind) && actual % size_of(header.dtype) != 0) {
+  const bool encoded = (header.flags & kFlagEncoded) != 0;
+  if (is_array(header.kind) && !encoded && actual % size_of(header.dtype) != 0) {
     throw WireError(fmt::format("{} of {} bytes is no whole number of elements",
                                 to_string(header.kind), actual));
   }
@@ -108,6 +110,7 @@ void encode(const Header& header, std::span<std::byte, kHeaderBytes> out) noexce
   store_le(at + kAtRate, std::bit_cast<std::uint32_t>(header.lr));
   store_le(at + kAtHeld, header.held_ns);
   store_le(at + kAtArrive, static_cast<std::uint64_t>(header.arrive_ns));
+  store_le(at + kAtStep, header.step);
 }
 
 Header decode(std::span<const std::byte> frame, std::uint64_t payload_bytes) {
@@ -128,7 +131,7 @@ Header decode(std::span<const std::byte> frame, std::uint64_t payload_bytes) {
   }
   header.kind = static_cast<MessageKind>(kind);
   const auto type = load_le<std::uint8_t>(at + kAtType);
-  if (type > static_cast<std::uint8_t>(DataType::i64)) {
+  if (type > static_cast<std::uint8_t>(DataType::bf16)) {
     throw WireError(fmt::format("unknown element type {}", type));
   }
   header.dtype = static_cast<DataType>(type);
@@ -152,6 +155,7 @@ Header decode(std::span<const std::byte> frame, std::uint64_t payload_bytes) {
   header.lr = std::bit_cast<float>(load_le<std::uint32_t>(at + kAtRate));
   header.held_ns = load_le<std::uint64_t>(at + kAtHeld);
   header.arrive_ns = static_cast<std::int64_t>(load_le<std::uint64_t>(at + kAtArrive));
+  header.step = load_le<std::uint64_t>(at + kAtStep);
   if (!std::isfinite(header.lr)) {
     throw WireError("learning rate is not finite");
   }

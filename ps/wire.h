@@ -24,7 +24,7 @@ enum class MessageKind : std::uint8_t {
   welcome,    ///< server: accepted
   init,       ///< worker: first weights of a key (payload)
   pull,       ///< worker: send me the key's weights, once they are set
-  push,       ///< worker: a gradient (payload); answered by `weights`
+  push,       ///< worker: a gradient (payload, encoded with kFlagEncoded); answered by `weights`
   weights,    ///< server: a key's weights (payload) at `version`
   drain,      ///< worker: nothing of mine is in flight; answered when all workers have said so
   state_get,  ///< worker: send me a key's state
@@ -45,6 +45,8 @@ inline constexpr std::uint16_t kFlagStamped = 1;
 inline constexpr std::uint16_t kFlagRejected = 2;
 /// Set on `weights` that answer a pull.
 inline constexpr std::uint16_t kFlagPulled = 4;
+/// Set on `push` whose payload is a message of the job's codec (common/compress); dtype is f32.
+inline constexpr std::uint16_t kFlagEncoded = 8;
 
 struct Header {
   MessageKind kind = MessageKind::hello;
@@ -62,6 +64,7 @@ struct Header {
   std::uint64_t samples = 0;    ///< push: samples summed in the gradient
   float lr = 0.0F;              ///< push: learning rate
   std::uint64_t held_ns = 0;    ///< weights: time the server held the push for slower workers
+  std::uint64_t step = 0;       ///< push: the worker's step; codecs choose by it
   std::int64_t arrive_ns = 0;   ///< stamp: CLOCK_MONOTONIC at which message `sequence` arrives
 
   bool operator==(const Header&) const = default;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // libFuzzer: any bytes as messages to a server that knows its job. Build with clang and
-// -DPACELINE_FUZZ=ON; input: records of a header frame, a payload length (2 bytes) and the payload.
+// -DPACELINE_FUZZ=ON; input: records of a header frame, a payload length (2 bytes) and the payload;
+// the last byte chooses the codec.
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <span>
@@ -19,8 +21,17 @@ using namespace paceline;
 
 constexpr std::uint64_t kNonce = 1;
 
-ServerState make_server() {
-  const ServerIdentity identity{0, 1, 2, kNonce, {Consistency::bounded_stale, 1}, false};
+GradientFormat make_format(std::uint8_t choice) {
+  const std::array methods{"none", "topk", "randomk", "threshold", "onebit", "sign", "qsgd"};
+  GradientFormat format;
+  format.compress.method = methods[choice % methods.size()];
+  format.compress.density = 0.5;
+  format.wire = choice == 0xFF && format.compress.method == "none" ? "fp16" : "fp32";
+  return format;
+}
+
+ServerState make_server(const GradientFormat& format) {
+  const ServerIdentity identity{0, 1, 2, kNonce, {Consistency::bounded_stale, 1}, false, format};
   return {identity, make_policy(identity.rule)};
 }
 
@@ -35,11 +46,13 @@ std::vector<std::byte> with_nonce(std::span<const std::byte> frame) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   std::span<const std::byte> input(reinterpret_cast<const std::byte*>(data), size);
-  ServerState server = make_server();
+  const GradientFormat format = make_format(size == 0 ? 0 : data[size - 1]);
+  ServerState server = make_server(format);
   JobDescription job;
   job.world = 2;
   job.rule = {Consistency::bounded_stale, 1};
   job.buckets = {3, 5};
+  job.format = format;
   const Partition partition(BucketPlan(job.buckets), 1);
   ClientState client(0, kNonce, partition);
   ArrivalQueue arrivals;

@@ -38,6 +38,7 @@ Header full_header() {
   header.lr = 0.125F;
   header.held_ns = 123456789;
   header.arrive_ns = -5;
+  header.step = 12345;
   return header;
 }
 
@@ -119,6 +120,18 @@ TEST(JobDescription, SurvivesAndNamesTheFirstDifference) {
   other = job;
   other.buckets[2] = 999'999;
   EXPECT_EQ(difference(job, other), "size of bucket 2 is 999999, here 1000000");
+  other = job;
+  other.format.compress.method = "topk";
+  EXPECT_EQ(difference(job, decode_job(encode(other))), "compress.method is topk, here none");
+  other = job;
+  other.format.compress.density = 0.5;
+  EXPECT_EQ(difference(job, decode_job(encode(other))), "compress.density is 0.5, here 0.01");
+  other = job;
+  other.format.wire = "bf16";
+  EXPECT_EQ(difference(job, decode_job(encode(other))), "sync.wire is bf16, here fp32");
+  other = job;
+  other.format.seed = 7;
+  EXPECT_EQ(difference(job, decode_job(encode(other))), "seed is 7, here 1");
 }
 
 TEST(JobDescription, RefusesTruncatedAndAbsurdOnes) {
@@ -128,6 +141,15 @@ TEST(JobDescription, RefusesTruncatedAndAbsurdOnes) {
       EXPECT_THROW(static_cast<void>(decode_job(std::span(bytes).first(n))), WireError) << n;
     }
   }
+  JobDescription job = some_job();
+  job.format.compress.density = 1.5;
+  EXPECT_THROW(static_cast<void>(decode_job(encode(job))), WireError);
+  job = some_job();
+  job.format.compress.levels = 0;
+  EXPECT_THROW(static_cast<void>(decode_job(encode(job))), WireError);
+  job = some_job();
+  job.format = {{.method = "topk"}, "fp16", 1};
+  EXPECT_THROW(static_cast<void>(decode_job(encode(job))), WireError);
   auto huge = bytes;
   store_le(huge.data() + huge.size() - 8, std::uint64_t{1} << 60);
   EXPECT_THROW(static_cast<void>(decode_job(huge)), WireError);
@@ -152,13 +174,14 @@ TEST(StateBlob, SurvivesAndRefusesDamage) {
 }
 
 /// Random damage to random messages: a server answers each with an error or takes it, and goes on.
-TEST(Wire, AServerSurvivesRandomDamage) {
+void survive_random_damage(const GradientFormat& format) {
   std::mt19937_64 random(20240501);
-  const ServerIdentity identity{0, 1, 2, 42, {}, false};
+  const ServerIdentity identity{0, 1, 2, 42, {}, false, format};
   ServerState server(identity, make_policy(identity.rule));
   JobDescription job;
   job.world = 2;
   job.buckets = {100, 7};
+  job.format = format;
   std::vector<Outgoing> out;
   Header hello;
   hello.nonce = 42;
@@ -166,7 +189,7 @@ TEST(Wire, AServerSurvivesRandomDamage) {
   ASSERT_EQ(out.at(0).header.kind, MessageKind::welcome);
   std::size_t taken = 0;
   std::size_t refused = 0;
-  for (int i = 0; i < 50'000; ++i) {
+  for (int i = 0; i < 30'000; ++i) {
     Header header;
     header.kind = static_cast<MessageKind>(1 + random() % kMessageKinds);
     header.nonce = random() % 8 == 0 ? random() : 42;
@@ -175,6 +198,7 @@ TEST(Wire, AServerSurvivesRandomDamage) {
     header.clock = random() % 3;
     header.version = random() % 3;
     header.samples = random() % 3;
+    header.flags = format.codec() && random() % 8 != 0 ? kFlagEncoded : 0;
     if (header.kind == MessageKind::goodbye && random() % 512 != 0) {
       continue;  // else nobody is left soon
     }
@@ -202,6 +226,16 @@ TEST(Wire, AServerSurvivesRandomDamage) {
   }
   EXPECT_GT(taken, 1000U);
   EXPECT_GT(refused, 1000U);
+}
+
+TEST(Wire, AServerSurvivesRandomDamage) {
+  survive_random_damage({});
+}
+
+TEST(Wire, AServerWithACodecSurvivesRandomDamage) {
+  for (const char* method : {"topk", "threshold", "sign", "qsgd"}) {
+    survive_random_damage({{.method = method, .density = 0.1}, "fp32", 1});
+  }
 }
 
 }  // namespace

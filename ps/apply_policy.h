@@ -46,6 +46,12 @@ struct PsRule {
   int bound = 0;  ///< of bounded_stale: a worker is at most this many steps ahead of the slowest
 };
 
+/// Whether each update is of one push of every live worker: BSP, or SSP with bound 0.
+[[nodiscard]] constexpr bool waits_for_all(const PsRule& rule) noexcept {
+  return rule.kind == Consistency::synchronous ||
+         (rule.kind == Consistency::bounded_stale && rule.bound == 0);
+}
+
 /// SSP with bound 0 is BSP.
 [[nodiscard]] std::unique_ptr<ApplyPolicy> make_policy(const PsRule& rule);
 

@@ -20,7 +20,7 @@ PsClient::PsClient(const ClientSetup& setup, const JobDescription& job, std::spa
                    std::span<float> gradients)
     : setup_(setup),
       job_(job),
-      partition_(BucketPlan(job.buckets), job.servers),
+      partition_(job.plan(), job.servers),
       weights_(weights),
       gradients_(gradients),
       codec_(job.format.codec()),
@@ -32,6 +32,9 @@ PsClient::PsClient(const ClientSetup& setup, const JobDescription& job, std::spa
       buckets_(job.buckets.size()),
       open_(static_cast<std::size_t>(job.servers), 0) {
   make_room_for_messages();
+  if (job.optimizer.whole_gradient() && waits_for_all(job.rule)) {
+    norms_.emplace(job.optimizer, partition_, job.tensors);
+  }
   thread_ = std::thread([this] { run(); });
 }
 
@@ -117,6 +120,12 @@ std::span<const std::byte> PsClient::push_bytes(std::size_t key, const StepInfo&
   }
   const std::span<std::byte> room(encoded_.data() + encoded_begin_[key],
                                   codec_->max_bytes(range.size()));
+  if (info.samples == 0) {
+    // Nothing would be learned from what error feedback kept: it waits.
+    const CodecContext none =
+        job_.format.context(static_cast<std::uint64_t>(info.step), range.begin, 0, setup_.rank);
+    return room.first(codec_->encode(gradient, none, room));
+  }
   const CodecContext context =
       job_.format.context(static_cast<std::uint64_t>(info.step), range.begin,
                           static_cast<std::uint64_t>(info.samples), setup_.rank);
@@ -330,6 +339,9 @@ bool PsClient::install_arrived() {
 void PsClient::install(const ArrivalQueue::Message& message) {
   const Header& header = message.header;
   state_.on_answer(message.peer, header, message.payload);
+  if (header.kind == MessageKind::norms) {
+    return on_norms(message);
+  }
   if (header.kind == MessageKind::weights) {
     copy_weights(header, message.payload);
   }
@@ -350,7 +362,7 @@ void PsClient::install(const ArrivalQueue::Message& message) {
     bucket.outcome.held_ns = std::max(bucket.outcome.held_ns, held);
     held_in_busy_ns_ = std::max(held_in_busy_ns_, held);
     --bucket.open;
-    if ((header.flags & kFlagRejected) == 0) {
+    if ((header.flags & kFlagRejected) == 0 && !skipping_) {
       bucket.outcome.applied = true;
       bucket.outcome.staleness =
           std::max(bucket.outcome.staleness, static_cast<std::int64_t>(header.staleness));
@@ -362,6 +374,33 @@ void PsClient::install(const ArrivalQueue::Message& message) {
     held_in_busy_ns_ = 0;
   }
   changed_.notify_all();
+}
+
+/// With the last key's norms, all keys' factors leave.
+void PsClient::on_norms(const ArrivalQueue::Message& message) {
+  const std::size_t key = message.header.key;
+  if (!norms_) {
+    throw WireError(fmt::format("rank {}: server {} sent norms that this job has no use for",
+                                setup_.rank, message.peer));
+  }
+  if (!norms_->put(key, decode_norms(message.payload.bytes(), norms_->parts(key)),
+                   message.header.samples)) {
+    return;
+  }
+  const StepNorms::Result result = norms_->take();
+  skipping_ = result.skip;
+  const std::uint64_t before = sender_.bytes();
+  for (std::size_t k = 0; k < result.factors.size(); ++k) {
+    Outgoing apply;
+    apply.peer = partition_.keys()[k].server;
+    apply.priority = partition_.keys()[k].bucket;
+    apply.payload = Payload::copy_of(encode_factors(result.factors[k]));
+    apply.header = state_.apply(k, result.skip, apply.payload.size());
+    sender_.enqueue(std::move(apply));
+  }
+  const std::scoped_lock lock(mutex_);
+  report_.bytes_sent += sender_.bytes() - before;
+  report_.skipped += result.skip ? 1 : 0;
 }
 
 /// Checked before: the payload holds the key's elements.

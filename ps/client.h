@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -22,6 +23,7 @@
 #include "ps/job_description.h"
 #include "ps/mailbox.h"
 #include "ps/paced_link.h"
+#include "ps/whole_gradient.h"
 
 namespace paceline {
 
@@ -41,6 +43,7 @@ struct ClientSetup {
 struct ClientReport {
   std::int64_t busy_ns = 0;  ///< a request was open and no server held it for a slower worker
   std::uint64_t bytes_sent = 0;
+  int skipped = 0;  ///< updates that were left out because the gradient was not finite
 };
 
 /// What became of the push of a bucket.
@@ -111,6 +114,7 @@ class PsClient {
   bool receive();
   bool install_arrived();
   void install(const ArrivalQueue::Message& message);
+  void on_norms(const ArrivalQueue::Message& message);
   void copy_weights(const Header& header, const Payload& payload);
   void say_goodbye();
 
@@ -130,6 +134,8 @@ class PsClient {
   PacedSender sender_;
   ArrivalQueue arrivals_;
   std::unique_ptr<WorkerMailbox> mailbox_;
+  std::optional<StepNorms> norms_;  ///< where updates need the whole gradient
+  bool skipping_ = false;           ///< the update whose answers come next is left out
   std::int64_t busy_since_ns_ = 0;
   std::int64_t held_in_busy_ns_ = 0;
 

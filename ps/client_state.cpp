@@ -50,6 +50,12 @@ Header ClientState::push_encoded(std::size_t key, const StepInfo& info, std::uin
   return header;
 }
 
+Header ClientState::apply(std::size_t key, bool skip, std::uint64_t bytes) const {
+  Header header = about_key(MessageKind::apply, key, bytes);
+  header.flags = skip ? kFlagSkipped : 0;
+  return header;
+}
+
 void ClientState::on_answer(int server, const Header& header, const Payload& payload) {
   if (header.kind == MessageKind::error) {
     throw Error(
@@ -60,7 +66,8 @@ void ClientState::on_answer(int server, const Header& header, const Payload& pay
     throw WireError(
         fmt::format("rank {}: server {} sent an answer that is for someone else", worker_, server));
   }
-  if (header.kind != MessageKind::weights && header.kind != MessageKind::state) {
+  if (header.kind != MessageKind::weights && header.kind != MessageKind::state &&
+      header.kind != MessageKind::norms) {
     return;
   }
   if (header.key >= keys_.size() || partition_.keys()[header.key].server != server) {
@@ -72,16 +79,19 @@ void ClientState::on_answer(int server, const Header& header, const Payload& pay
     return;
   }
   const bool pulled = (header.flags & kFlagPulled) != 0;
+  if (!pulled && (!key.push_open || header.clock + 1 != key.clock)) {
+    throw WireError(fmt::format("rank {}: server {} answered push {} of key {}, which is not open",
+                                worker_, server, header.clock, header.key));
+  }
+  if (header.kind == MessageKind::norms) {
+    return;
+  }
   const DataType type = pulled ? DataType::f32 : weights_;
   if (header.dtype != type ||
       payload.size() != partition_.keys()[header.key].elements() * size_of(type)) {
     throw WireError(fmt::format("rank {}: server {} sent {} bytes of type {} of key {}", worker_,
                                 server, payload.size(), static_cast<int>(header.dtype),
                                 header.key));
-  }
-  if (!pulled && (!key.push_open || header.clock + 1 != key.clock)) {
-    throw WireError(fmt::format("rank {}: server {} answered push {} of key {}, which is not open",
-                                worker_, server, header.clock, header.key));
   }
   key.push_open = pulled && key.push_open;
   key.version = header.version;

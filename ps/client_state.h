@@ -31,6 +31,9 @@ class ClientState {
   /// The same of a gradient that a codec made `bytes` long.
   [[nodiscard]] Header push_encoded(std::size_t key, const StepInfo& info, std::uint64_t bytes);
 
+  /// The factors of a key whose norms came, `bytes` long.
+  [[nodiscard]] Header apply(std::size_t key, bool skip, std::uint64_t bytes) const;
+
   /// Checks an answer and takes note of it. For `weights`, the caller then installs the payload.
   /// Throws WireError for what does not follow the protocol, and Error with the server's reason
   /// for MessageKind::error.

@@ -93,6 +93,26 @@ GradientFormat get_format(ByteReader& in) {
   return format;
 }
 
+std::vector<TensorRange> get_tensors(ByteReader& in) {
+  constexpr std::size_t kBytes = sizeof(std::uint64_t) + 1;
+  const auto count = in.get<std::uint64_t>();
+  if (count > in.left() / kBytes) {
+    throw WireError(fmt::format("hello: {} tensors in {} bytes", count, in.left()));
+  }
+  std::vector<TensorRange> tensors(count);
+  std::size_t at = 0;
+  for (TensorRange& tensor : tensors) {
+    const auto elements = in.get<std::uint64_t>();
+    if (elements == 0 || elements > kMaxElements - at) {
+      throw WireError(fmt::format("hello: a tensor of {} elements after {}", elements, at));
+    }
+    tensor.range = {at, at + elements};
+    tensor.dimensions = in.get<std::uint8_t>() != 0 ? 2 : 1;
+    at += elements;
+  }
+  return tensors;
+}
+
 float get_finite(ByteReader& in, std::string_view what) {
   const float value = in.get_float();
   if (!std::isfinite(value)) {
@@ -113,11 +133,18 @@ std::vector<std::byte> encode(const JobDescription& job) {
   out.put(static_cast<std::uint8_t>(job.exact ? 1 : 0));
   out.put(static_cast<std::uint8_t>(job.optimizer.kind));
   out.put(static_cast<std::uint8_t>(job.optimizer.nesterov ? 1 : 0));
-  for (const float value : {job.optimizer.momentum, job.optimizer.weight_decay, job.optimizer.beta1,
-                            job.optimizer.beta2, job.optimizer.epsilon}) {
+  for (const float value :
+       {job.optimizer.momentum, job.optimizer.weight_decay, job.optimizer.beta1,
+        job.optimizer.beta2, job.optimizer.epsilon, job.optimizer.trust, job.optimizer.clip_norm}) {
     out.put(value);
   }
+  out.put(static_cast<std::uint8_t>(job.optimizer.skip_nonfinite ? 1 : 0));
   put_format(out, job.format);
+  out.put(static_cast<std::uint64_t>(job.tensors.size()));
+  for (const TensorRange& tensor : job.tensors) {
+    out.put(static_cast<std::uint64_t>(tensor.range.size()));
+    out.put(static_cast<std::uint8_t>(tensor.dimensions > 1 ? 1 : 0));
+  }
   for (const std::size_t count : job.buckets) {
     out.put(static_cast<std::uint64_t>(count));
   }
@@ -132,14 +159,18 @@ JobDescription decode_job(std::span<const std::byte> bytes) {
   job.rule.kind = get_enum(in, Consistency::asynchronous, "consistency");
   job.rule.bound = get_count(in, kMaxBound, "staleness bound");
   job.exact = in.get<std::uint8_t>() != 0;
-  job.optimizer.kind = get_enum(in, OptimizerKind::adam, "optimizer");
+  job.optimizer.kind = get_enum(in, OptimizerKind::lars, "optimizer");
   job.optimizer.nesterov = in.get<std::uint8_t>() != 0;
   job.optimizer.momentum = get_finite(in, "momentum");
   job.optimizer.weight_decay = get_finite(in, "weight decay");
   job.optimizer.beta1 = get_finite(in, "beta1");
   job.optimizer.beta2 = get_finite(in, "beta2");
   job.optimizer.epsilon = get_finite(in, "epsilon");
+  job.optimizer.trust = get_finite(in, "trust");
+  job.optimizer.clip_norm = get_finite(in, "clip norm");
+  job.optimizer.skip_nonfinite = in.get<std::uint8_t>() != 0;
   job.format = get_format(in);
+  job.tensors = get_tensors(in);
   if (job.world < 1 || job.servers < 1 || in.left() % sizeof(std::uint64_t) != 0) {
     throw WireError("hello: world and servers start at 1, bucket sizes are 8 bytes each");
   }
@@ -152,6 +183,13 @@ JobDescription decode_job(std::span<const std::byte> bytes) {
     }
     total += count;
     job.buckets.push_back(count);
+  }
+  if (!job.tensors.empty() && job.tensors.back().range.end != total) {
+    throw WireError(fmt::format("hello: tensors of {} elements in buckets of {}",
+                                job.tensors.back().range.end, total));
+  }
+  if (job.tensors.empty() && job.optimizer.kind == OptimizerKind::lars && total > 0) {
+    throw WireError("hello: LARS needs the tensors");
   }
   return job;
 }
@@ -176,6 +214,9 @@ std::optional<std::string> difference(const JobDescription& ours, const JobDescr
   compare("optimizer.beta1", ours.optimizer.beta1, theirs.optimizer.beta1);
   compare("optimizer.beta2", ours.optimizer.beta2, theirs.optimizer.beta2);
   compare("optimizer.epsilon", ours.optimizer.epsilon, theirs.optimizer.epsilon);
+  compare("optimizer.trust", ours.optimizer.trust, theirs.optimizer.trust);
+  compare("optimizer.clip_norm", ours.optimizer.clip_norm, theirs.optimizer.clip_norm);
+  compare("loss scaling", ours.optimizer.skip_nonfinite, theirs.optimizer.skip_nonfinite);
   const CompressConfig& mine = ours.format.compress;
   const CompressConfig& other = theirs.format.compress;
   compare("compress.method", mine.method, other.method);
@@ -188,6 +229,13 @@ std::optional<std::string> difference(const JobDescription& ours, const JobDescr
   compare("number of buckets", ours.buckets.size(), theirs.buckets.size());
   for (std::size_t b = 0; !found && b < ours.buckets.size(); ++b) {
     compare(fmt::format("size of bucket {}", b), ours.buckets[b], theirs.buckets[b]);
+  }
+  compare("number of tensors", ours.tensors.size(), theirs.tensors.size());
+  for (std::size_t t = 0; !found && t < ours.tensors.size(); ++t) {
+    compare(fmt::format("end of tensor {}", t), ours.tensors[t].range.end,
+            theirs.tensors[t].range.end);
+    compare(fmt::format("dimensions of tensor {} over 1", t), ours.tensors[t].dimensions > 1,
+            theirs.tensors[t].dimensions > 1);
   }
   return found;
 }

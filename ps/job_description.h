@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "common/sync/bucket_plan.h"
 #include "common/sync/optimizer_spec.h"
 #include "ps/apply_policy.h"
 #include "ps/gradient_format.h"
@@ -23,6 +24,8 @@ struct JobDescription {
   OptimizerSpec optimizer;
   GradientFormat format;
   std::vector<std::size_t> buckets;  ///< elements of each
+  std::vector<TensorRange> tensors;  ///< of the arena where the optimizer needs them, else none
+  [[nodiscard]] BucketPlan plan() const { return BucketPlan(buckets); }
 };
 
 [[nodiscard]] std::vector<std::byte> encode(const JobDescription& job);

@@ -24,6 +24,21 @@ void check_one_of(std::string_view key, std::string_view value,
   throw ConfigError(fmt::format("{}='{}': allowed are {}", key, value, list));
 }
 
+void check_layerwise(const Config& config, const PsRule& rule) {
+  if (config.optimizer.name == "lamb") {
+    throw ConfigError(
+        "optimizer.name=lamb: its rates depend on the norm of Adam's direction, which only the "
+        "servers know after they have updated their moments; allowed with a parameter server: "
+        "sgd, adam, lars (bsp); or use sync=ring");
+  }
+  if (config.optimizer.name == "lars" && !waits_for_all(rule)) {
+    throw ConfigError(
+        "optimizer.name=lars: its rates depend on the norms of whole tensors, which servers that "
+        "update at different times do not have together; allowed: ps.consistency=bsp, or sgd or "
+        "adam");
+  }
+}
+
 /// What the parameter server cannot do, by key.
 void check_techniques(const Config& config) {
   const std::string& method = config.compress.method;
@@ -76,15 +91,14 @@ void validate_ps(const Config& config, const PsRule& rule) {
         fmt::format("ps.servers={}: with ps.placement=colocated at most one per rank, world is {}",
                     config.ps.servers, config.world));
   }
-  const bool synchronous = rule.kind == Consistency::synchronous ||
-                           (rule.kind == Consistency::bounded_stale && rule.bound == 0);
-  if (config.sync_options.exact && !synchronous) {
+  if (config.sync_options.exact && !waits_for_all(rule)) {
     throw ConfigError(
         "sync.exact=true: sums are exact only where updates wait for all workers "
         "(ps.consistency=bsp, "
         "or ssp with ps.staleness=0)");
   }
   check_techniques(config);
+  check_layerwise(config, rule);
 }
 
 int ps_server_processes(const Config& config) {

@@ -4,12 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 #include <thread>
 #include <vector>
 
 #include "common/base/error.h"
 #include "common/base/half.h"
+#include "common/core/arena_optimizer.h"
 #include "ps/client.h"
 #include "ps/server.h"
 #include "ps/state_blob.h"
@@ -151,11 +153,7 @@ class PsSynchronizer final : public Synchronizer {
     if (device.kind() != DeviceKind::cpu) {
       throw ConfigError("device: the parameter server keeps its replicas in host memory (cpu)");
     }
-    if (optimizer.whole_gradient()) {
-      throw ConfigError(
-          "the parameter server does not do updates that need the whole gradient yet: "
-          "optimizer.clip_norm=0, optimizer.name=sgd or adam, and no loss scaling are allowed");
-    }
+    optimizer_ = optimizer;
     plan_ = plan;
     weights_ = Buffer(plan.elements() * sizeof(float));
     gradients_ = Buffer(plan.elements() * sizeof(float));
@@ -169,6 +167,13 @@ class PsSynchronizer final : public Synchronizer {
     job.format = format_of(context_.config);
     for (BucketId b = 0; b < plan.count(); ++b) {
       job.buckets.push_back(plan[b].size());
+    }
+    if (optimizer.kind == OptimizerKind::lars) {
+      for (const TensorRange& tensor : plan.tensors()) {
+        if (tensor.range.size() > 0) {
+          job.tensors.push_back(tensor);
+        }
+      }
     }
     client_ = std::make_unique<PsClient>(setup_, job, weights_.as<float>(), gradients_.as<float>());
     client_->connect();
@@ -195,7 +200,7 @@ class PsSynchronizer final : public Synchronizer {
 
   void gradient_ready(BucketId b, const Event& done) override {
     done.synchronize();
-    if (context_.config.sync_options.overlap) {
+    if (context_.config.sync_options.overlap && !looks_first()) {
       client_->push(b, step_);
     } else {
       ready_.push_back(b);
@@ -203,18 +208,15 @@ class PsSynchronizer final : public Synchronizer {
   }
 
   StepReport commit() override {
+    const int skipped = looks_first() && !prepare_whole_gradient() ? 1 : 0;
     for (const BucketId b : ready_) {
       client_->push(b, step_);
     }
     ready_.clear();
     count_update();
     const ClientReport report = client_->take_report();
-    return {seconds(std::exchange(waited_ns_, 0)),
-            seconds(report.busy_ns),
-            report.bytes_sent,
-            std::exchange(staleness_, {}),
-            0,
-            {}};
+    return {seconds(std::exchange(waited_ns_, 0)), seconds(report.busy_ns),  report.bytes_sent,
+            std::exchange(staleness_, {}),         report.skipped + skipped, {}};
   }
 
   void quiesce() override {
@@ -267,6 +269,32 @@ class PsSynchronizer final : public Synchronizer {
   }
 
  private:
+  /// Where no server waits for all workers, each worker clips its own gradient, and leaves out one
+  /// that is not finite, before it pushes.
+  [[nodiscard]] bool looks_first() const {
+    return optimizer_.whole_gradient() && !waits_for_all(rule_);
+  }
+
+  /// False: this step's gradient is not finite; a push without samples takes its place, which keeps
+  /// the clocks going.
+  bool prepare_whole_gradient() {
+    const std::span<float> gradients = gradients_.as<float>();
+    const double scale = step_.samples == 0 ? 0.0 : 1.0 / static_cast<double>(step_.samples);
+    const double norm = std::sqrt(sum_of_squares(gradients)) * scale;
+    if (optimizer_.skip_nonfinite && !std::isfinite(norm)) {
+      std::ranges::fill(gradients, 0.0F);
+      step_.samples = 0;
+      return false;
+    }
+    const float clip = clip_factor(norm, optimizer_.clip_norm);
+    if (clip < 1.0F) {
+      for (float& value : gradients) {
+        value *= clip;
+      }
+    }
+    return true;
+  }
+
   /// The servers' own weights, in fp32 whatever sync.wire is.
   void pull_all() {
     client_->pull_all();
@@ -324,6 +352,7 @@ class PsSynchronizer final : public Synchronizer {
   std::unique_ptr<ColocatedServer> server_;
   std::unique_ptr<PsClient> client_;  // dies first: ZeroMQ lets go of the arenas
   StepInfo step_;
+  OptimizerSpec optimizer_;
   bool pulled_ = false;  ///< weights_ came in fp32
   std::vector<BucketId> ready_;
   std::int64_t waited_ns_ = 0;

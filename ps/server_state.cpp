@@ -4,21 +4,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <memory>
 #include <utility>
 
 #include "common/base/half.h"
-#include "ps/fold.h"
+#include "ps/server_key.h"
 #include "ps/state_blob.h"
 
 namespace paceline {
 
 namespace {
-/// Elements summed and applied at a time: gradients and weights of a block stay in the first
-/// caches.
-constexpr std::size_t kBlock = 4096;
 constexpr std::uint64_t kInfiniteClock = std::numeric_limits<std::uint64_t>::max();
 
 Payload to_sixteen_bits(std::span<const float> weights, DataType type) {
@@ -33,46 +29,12 @@ Payload to_sixteen_bits(std::span<const float> weights, DataType type) {
 }
 }  // namespace
 
-/// What a key knows about a worker.
-struct ServerState::WorkerOfKey {
-  std::uint64_t clock = 0;   ///< pushes taken
-  std::uint64_t base = 0;    ///< clock at the last common drain: gaps are counted from there
-  std::uint64_t pulled = 0;  ///< version last sent
-  bool waiting = false;      ///< a push is to be answered
-  bool contributed = false;  ///< `gradient` takes part in the next common update
-  Header push;               ///< of the push that waits
-  Payload gradient;
-  std::uint64_t staleness = 0;
-  std::uint16_t flags = 0;
-  std::int64_t arrived_ns = 0;
-  std::optional<Header> pull;  ///< a pull that waits for the first weights
-  [[nodiscard]] std::uint64_t round() const noexcept { return clock - base; }
-};
-
-struct ServerState::Key {
-  Key(std::size_t key_index, const KeyRange& key_range, const OptimizerSpec& spec, int world)
-      : index(key_index),
-        range(key_range),
-        store(key_range.elements()),
-        optimizer(spec, key_range.elements()),
-        workers(static_cast<std::size_t>(world)) {}
-  std::size_t index;
-  KeyRange range;
-  WeightStore store;
-  Optimizer optimizer;
-  std::uint64_t version = 0;
-  bool ready = false;
-  std::vector<WorkerOfKey> workers;
-  Payload short_weights;  ///< those of `version` in 16 bits, once they were asked for
-};
-
 ServerState::ServerState(const ServerIdentity& identity, std::unique_ptr<ApplyPolicy> policy)
     : identity_(identity),
       policy_(std::move(policy)),
       finished_(static_cast<std::size_t>(identity.world), false),
       drained_(finished_),
       drain_(finished_.size()),
-      scratch_(kBlock),
       codec_(identity.format.codec()) {}
 
 ServerState::~ServerState() = default;
@@ -114,6 +76,8 @@ void ServerState::dispatch(const Header& header, Payload payload, std::int64_t n
       return on_pull(header, out);
     case MessageKind::push:
       return on_push(header, std::move(payload), now_ns, out);
+    case MessageKind::apply:
+      return on_apply(header, std::move(payload), now_ns, out);
     case MessageKind::drain:
       return on_drain(header, now_ns, out);
     case MessageKind::state_get:
@@ -140,13 +104,14 @@ void ServerState::on_hello(const Header& header, const Payload& payload,
     throw WireError(fmt::format("rank {} is configured otherwise: {}", header.worker, *reason));
   }
   if (!job_) {
-    const BucketPlan plan(theirs.buckets);
-    partition_ = Partition(plan, identity_.servers);
+    partition_ = Partition(theirs.plan(), identity_.servers);
+    whole_gradient_ = theirs.optimizer.whole_gradient() && waits_for_all(identity_.rule);
+    std::vector<std::vector<KeyPart>> parts = cut_keys(partition_, theirs.tensors);
     keys_.resize(partition_.count());
     for (std::size_t k = 0; k < keys_.size(); ++k) {
       if (partition_.keys()[k].server == identity_.server) {
-        keys_[k] =
-            std::make_unique<Key>(k, partition_.keys()[k], theirs.optimizer, identity_.world);
+        keys_[k] = std::make_unique<Key>(k, partition_.keys()[k], std::move(parts[k]),
+                                         theirs.optimizer, identity_.world);
       }
     }
     job_ = theirs;
@@ -326,6 +291,7 @@ void ServerState::on_goodbye(const Header& header, std::int64_t now_ns,
   for (const auto& key : keys_) {
     if (key) {
       key->workers[w].waiting = false;
+      key->workers[w].agreed = false;
       key->workers[w].pull.reset();
       settle(*key, now_ns, out);
     }
@@ -367,103 +333,8 @@ std::uint64_t ServerState::slowest(const Key& key) const {
 }
 
 void ServerState::settle(Key& key, std::int64_t now_ns, std::vector<Outgoing>& out) {
-  fold_if_complete(key);
+  fold_if_complete(key, now_ns, out);
   release(key, now_ns, out);
-}
-
-/// Applies the held contributions as one update once no live worker's is missing.
-void ServerState::fold_if_complete(Key& key) {
-  std::vector<std::size_t> from;
-  float lr = 0.0F;
-  std::uint64_t samples = 0;
-  for (std::size_t w = 0; w < key.workers.size(); ++w) {
-    const WorkerOfKey& worker = key.workers[w];
-    if (!worker.contributed) {
-      if (counts(w)) {
-        return;
-      }
-      continue;
-    }
-    lr = from.empty() ? worker.push.lr : lr;
-    samples += worker.push.samples;
-    from.push_back(w);
-  }
-  if (from.empty()) {
-    return;
-  }
-  update_from(key, from, lr, samples);
-  for (WorkerOfKey& worker : key.workers) {
-    worker.contributed = false;
-    worker.gradient = {};
-  }
-}
-
-void ServerState::apply_one(Key& key, std::size_t worker, float scale) {
-  const Header& push = key.workers[worker].push;
-  update_from(key, std::array{worker}, push.lr * scale, push.samples);
-}
-
-/// One update by the gradients that these workers pushed; decoded where a codec made them.
-void ServerState::update_from(Key& key, std::span<const std::size_t> workers, float lr,
-                              std::uint64_t samples) {
-  std::vector<Contribution> gradients(key.workers.size(), nullptr);
-  if (codec_ && samples > 0) {
-    sum_decoded(key, workers);
-    gradients[workers.front()] = decoded_.data();
-  } else {
-    for (const std::size_t w : workers) {
-      gradients[w] = key.workers[w].gradient.floats().data();
-    }
-  }
-  update(key, gradients, lr, samples);
-}
-
-/// decoded_ = the codec's sum of these workers' messages, in the order given.
-void ServerState::sum_decoded(const Key& key, std::span<const std::size_t> workers) {
-  decoded_.assign(key.range.elements(), 0.0F);
-  Aggregate aggregate;
-  for (const std::size_t w : workers) {
-    const WorkerOfKey& worker = key.workers[w];
-    codec_->decode_add(worker.gradient.bytes(),
-                       identity_.format.context(worker.push.step, key.range.arena.begin,
-                                                worker.push.samples, static_cast<int>(w)),
-                       decoded_, aggregate);
-  }
-  codec_->finish(decoded_, aggregate);
-}
-
-/// One update by the mean over `samples` of the gradients' sum. Without samples there is nothing to
-/// learn from: neither weights nor version change.
-void ServerState::update(Key& key, std::span<const float* const> workers, float lr,
-                         std::uint64_t samples) {
-  if (samples == 0) {
-    return;
-  }
-  const UpdateInfo info{static_cast<std::int64_t>(key.version), lr,
-                        1.0F / static_cast<float>(samples)};
-  const std::size_t n = key.range.elements();
-  const std::span<const float> before = key.store.current();
-  const std::span<float> after = key.store.next();
-  const auto given = std::count_if(workers.begin(), workers.end(),
-                                   [](Contribution worker) { return worker != nullptr; });
-  const Contribution* only = std::find_if(workers.data(), workers.data() + workers.size(),
-                                          [](Contribution worker) { return worker != nullptr; });
-  for (std::size_t begin = 0; begin < n; begin += kBlock) {
-    const std::size_t count = std::min(kBlock, n - begin);
-    std::span<const float> gradient(*only + begin, count);
-    if (identity_.exact) {
-      exact_sum(key.range, workers, begin, std::span(scratch_).first(count));
-      gradient = std::span(scratch_).first(count);
-    } else if (given > 1) {
-      ring_order_sum(key.range, workers, begin, std::span(scratch_).first(count));
-      gradient = std::span(scratch_).first(count);
-    }
-    key.optimizer.apply(begin, before.subspan(begin, count), after.subspan(begin, count), gradient,
-                        info);
-  }
-  key.store.publish();
-  key.short_weights = {};
-  ++key.version;
 }
 
 /// Answers every push whose worker may go on.
@@ -480,8 +351,8 @@ void ServerState::release(Key& key, std::int64_t now_ns, std::vector<Outgoing>& 
     Header reply = answer(MessageKind::weights, worker.push);
     reply.staleness = worker.staleness;
     reply.flags = worker.flags;
-    reply.held_ns =
-        static_cast<std::uint64_t>(std::max<std::int64_t>(0, now_ns - worker.arrived_ns));
+    const std::int64_t held = whole_gradient_ ? worker.held_ns : now_ns - worker.arrived_ns;
+    reply.held_ns = static_cast<std::uint64_t>(std::max<std::int64_t>(0, held));
     send_weights(key, reply, out);
   }
 }

@@ -16,6 +16,7 @@
 #include "ps/partition.h"
 #include "ps/payload.h"
 #include "ps/weight_store.h"
+#include "ps/whole_gradient.h"
 #include "ps/wire.h"
 
 namespace paceline {
@@ -44,7 +45,8 @@ struct ServerIdentity {
 /// A push is answered by the key's newest weights once the policy lets that worker go on, so push
 /// and pull are one round trip. A refused message is answered with MessageKind::error and changes
 /// nothing. A push that was already taken (a duplicate) is answered again or ignored, never
-/// applied twice. Not thread-safe.
+/// applied twice. Where updates need the whole gradient, `norms` and `apply` come between a round's
+/// last push and its answers (ps/whole_gradient.h). Not thread-safe.
 class ServerState {
  public:
   ServerState(const ServerIdentity& identity, std::unique_ptr<ApplyPolicy> policy);
@@ -75,6 +77,8 @@ class ServerState {
   void on_push(const Header& header, Payload payload, std::int64_t now_ns,
                std::vector<Outgoing>& out);
   void check_push(const Key& key, const Header& header, Payload& payload) const;
+  void on_apply(const Header& header, Payload payload, std::int64_t now_ns,
+                std::vector<Outgoing>& out);
   void on_drain(const Header& header, std::int64_t now_ns, std::vector<Outgoing>& out);
   void on_state_get(const Header& header, std::vector<Outgoing>& out);
   void on_state_put(const Header& header, const Payload& payload, std::vector<Outgoing>& out);
@@ -86,10 +90,21 @@ class ServerState {
   [[nodiscard]] std::uint64_t slowest(const Key& key) const;
   void settle(Key& key, std::int64_t now_ns, std::vector<Outgoing>& out);
   void release(Key& key, std::int64_t now_ns, std::vector<Outgoing>& out);
-  void fold_if_complete(Key& key);
+  void fold_if_complete(Key& key, std::int64_t now_ns, std::vector<Outgoing>& out);
+  void end_round(Key& key);
   void apply_one(Key& key, std::size_t worker, float scale);
   void update(Key& key, std::span<const float* const> workers, float lr, std::uint64_t samples);
   void update_from(Key& key, std::span<const std::size_t> workers, float lr, std::uint64_t samples);
+  [[nodiscard]] std::vector<const float*> contributions(const Key& key,
+                                                        std::span<const std::size_t> workers);
+  [[nodiscard]] std::span<const float> sum_block(const Key& key,
+                                                 std::span<const float* const> workers,
+                                                 std::size_t begin, std::size_t count);
+  void publish(Key& key);
+  void send_norms(Key& key, std::span<const std::size_t> workers, std::int64_t now_ns,
+                  std::vector<Outgoing>& out);
+  void apply_if_agreed(Key& key);
+  void update_by(Key& key, const KeyFactors& factors);
   void sum_decoded(const Key& key, std::span<const std::size_t> workers);
   void send_weights(Key& key, Header header, std::vector<Outgoing>& out) const;
   void ack_drains(std::vector<Outgoing>& out);
@@ -103,6 +118,7 @@ class ServerState {
   std::vector<bool> drained_;               ///< by worker: waits for the others' drain
   std::vector<Header> drain_;               ///< by worker: what to answer then
   std::vector<float> scratch_;
+  bool whole_gradient_ = false;   ///< updates wait for `apply`
   std::unique_ptr<Codec> codec_;  ///< null: gradients travel as they are
   std::vector<float> decoded_;    ///< the sum of one key's messages
 };

@@ -16,7 +16,8 @@ namespace {
 
 constexpr std::uint32_t kMagic = 0x53504350;  // "PCPS"
 constexpr std::uint16_t kWireVersion = 2;
-constexpr std::uint16_t kKnownFlags = kFlagStamped | kFlagRejected | kFlagPulled | kFlagEncoded;
+constexpr std::uint16_t kKnownFlags =
+    kFlagStamped | kFlagRejected | kFlagPulled | kFlagEncoded | kFlagSkipped;
 
 // Offsets. Bytes from kEnd on are reserved and zero.
 constexpr std::size_t kAtMagic = 0;
@@ -48,6 +49,8 @@ bool has_payload(MessageKind kind) noexcept {
     case MessageKind::weights:
     case MessageKind::state:
     case MessageKind::state_put:
+    case MessageKind::norms:
+    case MessageKind::apply:
     case MessageKind::error:
       return true;
     default:
@@ -83,8 +86,8 @@ void check_payload(const Header& header, std::uint64_t actual) {
 
 std::string_view to_string(MessageKind kind) noexcept {
   constexpr std::array<std::string_view, kMessageKinds + 1> kNames{
-      "nothing",   "hello", "welcome",   "init", "pull",  "push",    "weights", "drain",
-      "state_get", "state", "state_put", "ack",  "stamp", "goodbye", "error"};
+      "nothing", "hello",     "welcome", "init",  "pull",  "push",  "weights", "drain", "state_get",
+      "state",   "state_put", "ack",     "norms", "apply", "stamp", "goodbye", "error"};
   const auto index = static_cast<std::size_t>(kind);
   return index < kNames.size() ? kNames[index] : "unknown";
 }

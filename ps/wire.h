@@ -31,6 +31,8 @@ enum class MessageKind : std::uint8_t {
   state,      ///< server: a key's weights, version and optimizer state (payload)
   state_put,  ///< worker: replace a key's state (payload)
   ack,        ///< server: init, drain or state_put is done
+  norms,      ///< server: all pushes of a key are here; payload: their norms (whole_gradient.h)
+  apply,      ///< worker: update the key; payload: by which factors; answered by `weights`
   stamp,      ///< either: message `sequence` arrives at `arrive_ns` (emulated NIC only)
   goodbye,    ///< worker: I need nothing more; my clock is infinite
   error,      ///< server: your message was refused; payload: why, as text
@@ -48,6 +50,9 @@ inline constexpr std::uint16_t kFlagPulled = 4;
 /// Set on `push` whose payload is a message of the job's codec (common/compress); dtype is f32.
 inline constexpr std::uint16_t kFlagEncoded = 8;
 
+/// Set on `apply` where the gradient is not finite and the update is left out.
+inline constexpr std::uint16_t kFlagSkipped = 16;
+
 struct Header {
   MessageKind kind = MessageKind::hello;
   DataType dtype = DataType::f32;
@@ -61,7 +66,7 @@ struct Header {
   std::uint64_t clock = 0;      ///< pushes of this worker to this key before this one; echoed back
   std::uint64_t version = 0;    ///< push: version it is based on; weights, state: their version
   std::uint64_t staleness = 0;  ///< weights: updates between this worker's pull and its push's turn
-  std::uint64_t samples = 0;    ///< push: samples summed in the gradient
+  std::uint64_t samples = 0;    ///< push, norms: samples summed in the gradient
   float lr = 0.0F;              ///< push: learning rate
   std::uint64_t held_ns = 0;    ///< weights: time the server held the push for slower workers
   std::uint64_t step = 0;       ///< push: the worker's step; codecs choose by it

@@ -38,9 +38,13 @@ inline std::vector<float> initial_weights(std::size_t n) {
   return init;
 }
 
+/// A rank's gradient of an element in a step.
+using GradientOf = float (*)(std::int64_t step, int rank, std::size_t i);
+
 /// One step as the trainer drives the seam.
 inline StepReport drive_step(Synchronizer& sync, const ReplicaView& view, const BucketPlan& plan,
-                             std::int64_t step, int rank, int world) {
+                             std::int64_t step, int rank, int world,
+                             GradientOf gradient = test_gradient) {
   Stream stream;
   const Event done;
   StepInfo info{step, test_rate(step), test_samples(step, rank), 0};
@@ -53,7 +57,7 @@ inline StepReport drive_step(Synchronizer& sync, const ReplicaView& view, const 
   }
   for (BucketId b = 0; b < plan.count(); ++b) {
     for (std::size_t i = plan[b].begin; i < plan[b].end; ++i) {
-      view.gradients[i] = test_gradient(step, rank, i);
+      view.gradients[i] = gradient(step, rank, i);
     }
     sync.gradient_ready(b, done);
   }

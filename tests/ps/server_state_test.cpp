@@ -25,7 +25,7 @@ constexpr std::uint64_t kNonce = 99;
 /// One server with one or more keys and `world` clients that push by hand.
 class Rig {
  public:
-  Rig(int world, PsRule rule, std::vector<std::size_t> buckets = {8})
+  Rig(int world, PsRule rule, std::vector<std::size_t> buckets = {8}, float clip_norm = 0.0F)
       : world_(world),
         plan_(buckets),
         partition_(plan_, 1),
@@ -35,6 +35,7 @@ class Rig {
     job.world = world;
     job.rule = rule;
     job.buckets = std::move(buckets);
+    job.optimizer.clip_norm = clip_norm;
     for (int w = 0; w < world; ++w) {
       clients_.emplace_back(w, kNonce, partition_);
       const auto bytes = encode(job);
@@ -128,6 +129,50 @@ TEST(Bsp, AppliesTheMeanOverAllSamplesOnceAllHavePushed) {
     EXPECT_EQ(answer.header.staleness, 0U);
     EXPECT_FLOAT_EQ(answer.payload.floats()[7], -16.0F / 8.0F);
   }
+}
+
+/// What a worker answers norms with.
+void send_factors(Rig& rig, int w, float factor, std::size_t key = 0) {
+  const auto bytes = encode_factors({factor, {1.0F}});
+  rig.send(rig.client(w).apply(key, false, bytes.size()), Payload::copy_of(bytes));
+}
+
+TEST(TwoPhases, AppliesOnceAllAgree) {
+  Rig rig(2, kBsp, {8}, 1.0F);
+  rig.push(0, 1, 2.0F);
+  EXPECT_FALSE(rig.has_answer(0));
+  rig.push(1, 3, 6.0F);
+  for (int w = 0; w < 2; ++w) {
+    const Outgoing norms = rig.take(w);
+    EXPECT_EQ(norms.header.kind, MessageKind::norms);
+    EXPECT_EQ(norms.header.samples, 4U);
+    EXPECT_EQ(decode_norms(norms.payload.bytes(), 1)[0].gradient, 8 * 64.0);
+  }
+  EXPECT_EQ(rig.server().version(0), 0U);
+  send_factors(rig, 1, 0.5F);
+  EXPECT_FALSE(rig.has_answer(1));
+  send_factors(rig, 1, 0.5F);
+  EXPECT_NE(rig.refusal(1).find("out of turn"), std::string::npos);
+  send_factors(rig, 0, 0.25F);
+  EXPECT_NE(rig.refusal(0).find("other factors"), std::string::npos);
+  send_factors(rig, 0, 0.5F);
+  for (int w = 0; w < 2; ++w) {
+    EXPECT_FLOAT_EQ(rig.take(w).payload.floats()[3], -8.0F / 4.0F * 0.5F);
+  }
+  send_factors(rig, 0, 0.5F);
+  EXPECT_NE(rig.refusal(0).find("out of turn"), std::string::npos);
+}
+
+TEST(TwoPhases, AWorkerThatLeavesHoldsNobodyUp) {
+  Rig rig(2, kBsp, {8}, 1.0F);
+  rig.push(0);
+  rig.push(1);
+  EXPECT_EQ(rig.take(0).header.kind, MessageKind::norms);
+  send_factors(rig, 0, 1.0F);
+  rig.send(rig.client(1).to_server(MessageKind::goodbye, 0, 0), {});
+  const Outgoing answer = rig.take(0);
+  EXPECT_EQ(answer.header.kind, MessageKind::weights);
+  EXPECT_FLOAT_EQ(answer.payload.floats()[0], -1.0F) << "both gradients were in the sum";
 }
 
 TEST(Bsp, TellsHowLongAPushWasHeld) {

@@ -41,9 +41,9 @@ int get_count(ByteReader& in, std::uint32_t limit, std::string_view what) {
 template <std::size_t N>
 void put_name(ByteWriter& out, const std::array<std::string_view, N>& names, std::string_view name,
               std::string_view what) {
-  for (std::uint8_t i = 0; i < N; ++i) {
+  for (std::size_t i = 0; i < N; ++i) {
     if (names[i] == name) {
-      return out.put(i);
+      return out.put(static_cast<std::uint8_t>(i));
     }
   }
   throw ConfigError(fmt::format("{}='{}': the parameter server does not know it", what, name));

@@ -71,6 +71,10 @@ class Codec {
   /// Whether every message of n elements has max_bytes(n) bytes.
   [[nodiscard]] virtual bool fixed_length() const noexcept { return true; }
 
+  /// Whether the messages of a range's parts, one after the other, are the range's message, so that
+  /// it may be encoded and decoded in parts.
+  [[nodiscard]] virtual bool concatenates() const noexcept { return false; }
+
   /// No message of `elements` is longer.
   [[nodiscard]] virtual std::size_t max_bytes(std::size_t elements) const noexcept = 0;
 

@@ -42,6 +42,7 @@ class SixteenBitCodec final : public Codec {
  public:
   [[nodiscard]] std::string_view name() const noexcept override { return Format::kName; }
   [[nodiscard]] std::optional<DataType> summable() const noexcept override { return Format::kType; }
+  [[nodiscard]] bool concatenates() const noexcept override { return true; }
   [[nodiscard]] std::size_t max_bytes(std::size_t elements) const noexcept override {
     return elements * sizeof(std::uint16_t);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The small subcommands: doctor, keys, and the hidden member.
+// The small subcommands: doctor, keys, compat, and the hidden member.
 #include <fmt/format.h>
 
 #include <iostream>
@@ -12,6 +12,7 @@
 #include "experiments/commands.h"
 #include "experiments/doctor.h"
 #include "experiments/member.h"
+#include "experiments/techniques.h"
 
 namespace paceline {
 
@@ -33,6 +34,18 @@ void add_keys_command(CLI::App& program, Action& action) {
         backends.push_back({std::string(backend.name), std::string(backend.summary)});
       }
       fmt::print("{}", *markdown ? configuration_markdown() : configuration_help(backends));
+      return 0;
+    };
+  });
+}
+
+void add_compat_command(CLI::App& program, Action& action) {
+  auto* command = program.add_subcommand("compat", "Which technique goes with which backend");
+  auto markdown = std::make_shared<bool>(false);
+  command->add_flag("--markdown", *markdown, "As docs/compatibility.md");
+  command->callback([markdown, &action] {
+    action = [markdown] {
+      fmt::print("{}", compatibility_table(*markdown));
       return 0;
     };
   });

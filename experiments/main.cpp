@@ -19,6 +19,7 @@ Examples:
   paceline bench allreduce --transport=shm --world=2       nccl-tests' table
   paceline doctor                                          what limits runs on this machine
   paceline keys                                            all configuration keys
+  paceline compat                                          which technique goes with which backend
 
 Exit status: 0 success, 1 the run failed, 2 bad configuration, 128+n ended by signal n.)";
 
@@ -49,6 +50,7 @@ int main(int argc, char** argv) {
   paceline::add_bench_command(program, action);
   paceline::add_doctor_command(program, action);
   paceline::add_keys_command(program, action);
+  paceline::add_compat_command(program, action);
   paceline::add_member_command(program, action);
   try {
     program.parse(argc, argv);

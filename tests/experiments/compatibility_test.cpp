@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every cell of the table technique × backend: what is accepted trains, what is refused says why,
+// and the table in docs/ is the program's.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <ostream>
+
+#include "experiments/backends.h"
+#include "experiments/techniques.h"
+#include "tests/support/thread_job.h"
+
+namespace paceline {
+
+void PrintTo(const BackendVariant& variant, std::ostream* out) {
+  *out << variant.name;
+}
+
+namespace {
+
+using testing::run_thread_job;
+using testing::ThreadJobResult;
+
+/// The key of a setting, and its short form in "compress = topk", "precision=fp16", "norm=batch".
+bool names_a_key(const std::string& reason, const Technique& technique) {
+  for (const std::string& setting : technique.settings) {
+    const std::string key = setting.substr(0, setting.find('='));
+    std::vector<std::string> names{key};
+    for (const char* last : {".method", ".compute", ".kind"}) {
+      if (key.ends_with(last)) names.push_back(key.substr(0, key.rfind('.')));
+    }
+    for (const std::string& name : names) {
+      if (reason.find(name + " = ") != std::string::npos ||
+          reason.find(name + "=") != std::string::npos) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+class Compatibility : public ::testing::TestWithParam<BackendVariant> {
+ protected:
+  void expect_trains(const Config& config) {
+    const ThreadJobResult result =
+        run_thread_job(config, find_backend(config.sync), *train_, *test_);
+    EXPECT_GE(result.outcome.steps, 4);
+    EXPECT_GE(result.outcome.samples, config.train.samples);
+    EXPECT_TRUE(std::isfinite(result.outcome.final_loss));
+    for (const auto& weights : result.weights) {
+      EXPECT_EQ(weights, result.weights[0]) << "ranks hold different weights";
+      for (const float w : weights) {
+        if (!std::isfinite(w)) {
+          ADD_FAILURE() << "a weight is " << w;
+          break;
+        }
+      }
+    }
+  }
+
+  std::unique_ptr<Dataset> train_ = make_synthetic(48, {8, 8, 1}, 10, 3, Split::train);
+  std::unique_ptr<Dataset> test_ = make_synthetic(12, {8, 8, 1}, 10, 3, Split::test);
+};
+
+TEST_P(Compatibility, WhatIsAcceptedTrainsAndWhatIsRefusedSaysWhy) {
+  for (const Technique& technique : all_techniques()) {
+    SCOPED_TRACE(technique.name());
+    const std::string reason = refusal(technique, GetParam());
+    if (!reason.empty()) {
+      EXPECT_TRUE(names_a_key(reason, technique)) << reason;
+      continue;
+    }
+    Config config = technique_config(technique, GetParam());
+    config.comm.timeout = std::chrono::seconds(20);
+    try {
+      expect_trains(config);
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << "accepted, but: " << error.what();
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, Compatibility, ::testing::ValuesIn(all_variants()),
+                         [](const auto& tested) {
+                           std::string name = tested.param.name;
+                           std::erase_if(name, [](char c) { return c == '(' || c == ')'; });
+                           for (char& c : name) c = c == ' ' ? '_' : c;
+                           return name;
+                         });
+
+TEST(CompatibilityTable, IsTheOneInDocs) {
+  std::ifstream file(PACELINE_SOURCE_DIR "/docs/compatibility.md");
+  const std::string stored((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_EQ(stored, compatibility_table(true))
+      << "regenerate: paceline compat --markdown > docs/compatibility.md";
+}
+
+TEST(CompatibilityTable, EveryTechniqueHasABackend) {
+  for (const Technique& technique : all_techniques()) {
+    bool any = false;
+    for (const BackendVariant& variant : all_variants()) {
+      any = any || refusal(technique, variant).empty();
+    }
+    EXPECT_TRUE(any) << technique.name();
+  }
+}
+
+}  // namespace
+}  // namespace paceline

@@ -8,6 +8,7 @@
 
 #include "common/base/error.h"
 #include "common/base/sha256.h"
+#include "common/compress/power_sgd.h"
 #include "common/config/print.h"
 #include "common/core/trainer.h"
 #include "common/observe/files.h"
@@ -53,9 +54,16 @@ LaunchPlan make_plan(const Config& config, const std::filesystem::path& director
   return plan;
 }
 
-/// A bad file, and a run that its data rules out, are told before a process starts.
+/// A bad file, and a run that its data or its model's shapes rule out, are told before a process
+/// starts.
 void check_data(const Config& config) {
-  check_against_data(config, load_datasets(config).train->size());
+  const Datasets data = load_datasets(config);
+  check_against_data(config, data.train->size());
+  if (config.compress.method == "powersgd") {
+    const auto model = make_model(config.model, data.train->shape(), data.train->classes(),
+                                  model_options(config, 0, nullptr));
+    check_power_sgd_rank(make_bucket_plan(*model, config.bucket), config.compress.rank);
+  }
 }
 
 /// Takes over what rank 0 measured and writes DONE.

@@ -68,9 +68,50 @@ TEST_F(BadInput, ValuesOutOfRange) {
 }
 
 TEST_F(BadInput, AStepLongerThanTheEpoch) {
-  made_runs_ = true;  // known once the data set is read
   expect_train_refused({"train.accumulate=4096"},
                        {"train.accumulate = 4096", "longer than the epoch"});
+}
+
+TEST_F(BadInput, CompressorsOutOfRange) {
+  expect_train_refused({"compress=topk", "compress.density=0"},
+                       {"compress.density = 0", "above 0 and up to 1"});
+  expect_train_refused({"compress=topk", "compress.density=1.01"},
+                       {"compress.density = 1.01", "above 0 and up to 1"});
+  expect_train_refused({"compress=gzip"}, {"compress.method = \"gzip\"", "topk, randomk"});
+  expect_train_refused({"compress=powersgd", "compress.rank=0"},
+                       {"compress.rank = 0", "from 1 to"});
+  expect_train_refused({"compress=qsgd", "compress.levels=0"},
+                       {"compress.levels = 0", "from 1 to"});
+}
+
+TEST_F(BadInput, TechniquesThatExcludeEachOther) {
+  expect_train_refused({"--world=2", "compress=topk", "sync.wire=fp16"},
+                       {"sync.wire = \"fp16\"", "compress.method = \"topk\""});
+  expect_train_refused({"--sync=single", "compress=sign"}, {"compress", "sign", "single"});
+  expect_train_refused({"--sync=hogwild", "--world=2", "sync.wire=bf16"},
+                       {"sync.wire", "bf16", "hogwild"});
+  expect_train_refused({"precision=fp16", "precision.loss_scale=none"},
+                       {"precision.loss_scale = \"none\"", "fp16", "auto, dynamic, fixed"});
+}
+
+TEST_F(BadInput, SchedulesAndSharesThatDoNotFit) {
+  expect_train_refused({"--world=2", "lr.warmup_steps=27"},
+                       {"lr.warmup_steps = 27 is longer than the run", "20 steps"});
+  expect_train_refused({"lr.scale=linear", "lr.schedule=cosine", "lr.min_lr=0.04"},
+                       {"lr.min_lr = 0.04", "lr.scale = \"linear\""});
+  expect_train_refused({"lr.base_batch=0"}, {"lr.base_batch = 0", "from 1 to"});
+  expect_train_refused({"--world=2", "data.shares=1"}, {"data.shares = \"1\"", "each of the 2"});
+  expect_train_refused({"--world=2", "data.shares=1,0"}, {"data.shares = \"1,0\"", "above 0"});
+  expect_train_refused({"--world=2", "data.shares=1,many"}, {"data.shares = \"1,many\""});
+  expect_train_refused({"--world=2", "data.shares=1000,1"},
+                       {"data.shares: rank 1 would get none of the 200 samples"});
+  expect_train_refused({"--world=2", "data.train_limit=1"},
+                       {"data set: 1 samples", "at least one per rank (2)"});
+}
+
+TEST_F(BadInput, ARankWiderThanAnyMatrix) {
+  expect_train_refused({"--world=2", "compress=powersgd", "compress.rank=1024"},
+                       {"compress.rank=1024", "1 to 10"});
 }
 
 TEST_F(BadInput, BackendsThatMakeNoSense) {

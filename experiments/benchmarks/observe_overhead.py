@@ -5,7 +5,8 @@
 Each round runs both, in alternating order, and takes the ratio of their training times (of the
 slowest rank, evaluations and start-up left out). Prints the median ratio, its quartiles, smallest
 and largest, and the same of a step's time. Also a control, off against off: what the machine's
-noise alone gives. Needs a Release build.
+noise alone gives: where that is over 1%, paceline_bench_observe, which times the recorder without
+training, tells more. Needs a Release build.
 
   experiments/benchmarks/observe_overhead.py                 single and ring of 2, 11 rounds
   experiments/benchmarks/observe_overhead.py --rounds 5 --only single
@@ -30,7 +31,7 @@ def seconds_per_step(program, backend, workers, on, steps):
     with tempfile.TemporaryDirectory() as folder:
         command = [program, "train", f"--sync={backend}", f"--world={workers}", "--quiet",
                    "model=mlp", "train.batch=64", f"train.samples={64 * workers * steps}",
-                   "data.train_limit=6400", "data.test_limit=100", f"run.dir={folder}", *switches]
+                   "data.name=synthetic", "data.train_limit=6400", "data.test_limit=100", f"run.dir={folder}", *switches]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             sys.exit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <ranges>
 #include <utility>
 
 #include "common/base/error.h"
@@ -57,10 +56,16 @@ Sampler::Sampler(std::int64_t dataset_size, std::int64_t total_samples, std::int
   }
   steps_per_epoch_ = divide_up(longest, batch_);
   const std::int64_t rest = total_samples_ % dataset_size_;
-  const auto steps = std::views::iota(std::int64_t{0}, steps_per_epoch_ + 1);
-  const auto last =
-      std::ranges::lower_bound(steps, rest, {}, [this](std::int64_t n) { return in_epoch(n); });
-  steps_ = total_samples_ / dataset_size_ * steps_per_epoch_ + *last;
+  std::int64_t last = 0;  // the fewest steps of an epoch that take `rest`
+  for (std::int64_t most = steps_per_epoch_; last < most;) {
+    const std::int64_t middle = last + (most - last) / 2;
+    if (in_epoch(middle) < rest) {
+      last = middle + 1;
+    } else {
+      most = middle;
+    }
+  }
+  steps_ = total_samples_ / dataset_size_ * steps_per_epoch_ + last;
 }
 
 void Sampler::cut_parts(std::span<const double> shares) {

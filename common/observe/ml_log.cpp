@@ -61,7 +61,7 @@ void MlLog::line(std::string_view type, std::string_view key, std::string_view v
                  R"(:::MLLOG {{"namespace": "", "time_ms": {}, "event_type": "{}", "key": "{}", )"
                  R"("value": {}, "metadata": {{"file": {}, "lineno": {})",
                  std::chrono::duration_cast<milliseconds>(now).count(), type, key, value,
-                 quoted(file_name(place.file_name())), place.line());
+                 quoted(file_name(place.file)), place.line);
   const auto add = [&out](const char* name, const std::optional<std::int64_t>& number) {
     if (number) fmt::format_to(std::back_inserter(out), R"(, "{}": {})", name, *number);
   };

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
-#include <source_location>
 #include <string>
 #include <string_view>
 
@@ -24,7 +23,15 @@ struct MlLogMetadata {
 /// Used by one thread.
 class MlLog {
  public:
-  using Place = std::source_location;
+  /// The caller's file and line (std::source_location is not in clang 14).
+  struct Place {
+    const char* file;
+    int line;
+    static constexpr Place current(const char* file = __builtin_FILE(),
+                                   int line = __builtin_LINE()) noexcept {
+      return {file, line};
+    }
+  };
 
   /// Makes mllog.txt in `folder`. Throws Error naming it.
   explicit MlLog(const std::filesystem::path& folder) : file_(folder / "mllog.txt") {}

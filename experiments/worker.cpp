@@ -182,6 +182,10 @@ void run_worker(const WorkerContext& context, const Backend& backend, const Data
   summary.link_inter = links.inter;
   summary.link_intra = links.intra;
 
+  const std::string note = precision_note(parse_precision(config.precision.compute));
+  if (context.rank == 0 && !note.empty()) {
+    fmt::print(stderr, "{}\n", note);
+  }
   CommunicatorReducer reducer(context.workers);
   const auto model = make_model(config.model, data.train->shape(), data.train->classes(),
                                 model_options(config, context.rank, &reducer));

@@ -86,6 +86,8 @@ class Layer {
   /// Chance that a training step leaves the layer out (then its output is its input); 0: never.
   [[nodiscard]] virtual double drop_chance() const noexcept { return 0.0; }
   [[nodiscard]] virtual Rounding rounding() const noexcept { return Rounding::all; }
+  /// Whether it takes fp32 weights and rounds them itself.
+  [[nodiscard]] virtual bool rounds_weights() const noexcept { return false; }
 
   virtual void forward(const ForwardPass& pass) = 0;
   virtual void backward(const BackwardPass& pass) = 0;

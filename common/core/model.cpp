@@ -22,11 +22,16 @@ NormKind norm_kind(const std::string& name) {
                                 : NormKind::layer;
 }
 
+/// Where the processor lacks a format, products are computed in fp32 from values rounded to it.
+Precision operands(const ModelOptions& options) {
+  return native_precision(options.precision) ? options.precision : Precision::fp32;
+}
+
 /// Appends layers, each fed by the one before.
 class Chain {
  public:
   Chain(SampleShape input, const ModelOptions& options)
-      : shape_(input), options_(options), context_(make_dnnl_context()) {}
+      : shape_(input), options_(options), context_(make_dnnl_context(operands(options))) {}
 
   /// Flattens first where that changes the order.
   Chain& linear(const char* name, std::int64_t outputs) {

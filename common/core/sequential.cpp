@@ -141,9 +141,46 @@ void Sequential::check(const Batch& batch, std::size_t weights) const {
   }
 }
 
+const float* Sequential::rounded_inputs(const Batch& batch) {
+  if (options_.precision == Precision::fp32) {
+    return batch.inputs.data();
+  }
+  rounded_inputs_.assign(batch.inputs.begin(), batch.inputs.end());
+  round_values(options_.precision, rounded_inputs_);
+  return rounded_inputs_.data();
+}
+
+/// Where forward finds a layer's weights, and backward after it.
+const float* Sequential::operand_weights(std::size_t layer, const float* weights) const {
+  const Layer& of = *layers_[layer];
+  const bool copied = options_.precision != Precision::fp32 && of.rounding() == Rounding::all &&
+                      !of.rounds_weights();
+  return (copied ? rounded_weights_.as<float>().data() : weights) + layer_ranges_[layer].begin;
+}
+
+const float* Sequential::rounded_weights(std::size_t layer, const float* weights) {
+  if (options_.precision != Precision::fp32 && rounded_weights_.size() == 0) {
+    rounded_weights_ = Buffer(parameter_elements() * sizeof(float));
+  }
+  const float* operands = operand_weights(layer, weights);
+  const Range& range = layer_ranges_[layer];
+  if (operands != weights + range.begin) {
+    const std::span copy = rounded_weights_.as<float>().subspan(range.begin, range.size());
+    std::copy_n(weights + range.begin, range.size(), copy.begin());
+    round_values(options_.precision, copy);
+  }
+  return operands;
+}
+
+void Sequential::round_activation(std::size_t layer, float* values, std::int64_t elements) const {
+  if (layers_[layer]->rounding() != Rounding::nothing) {
+    round_values(options_.precision, {values, static_cast<std::size_t>(elements)});
+  }
+}
+
 void Sequential::forward(const Batch& batch, const float* weights, bool training,
                          LayerHooks* hooks) {
-  const float* input = batch.inputs.data();
+  const float* input = rounded_inputs(batch);
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     if (training && batch.samples > 0 && left_out_[l]) {
       continue;
@@ -153,8 +190,9 @@ void Sequential::forward(const Batch& batch, const float* weights, bool training
       hooks->before_forward(static_cast<int>(l));
     }
     if (batch.samples > 0 || layers_[l]->collective()) {
-      layers_[l]->forward({batch.samples, input, output(l), weights + layer_ranges_[l].begin,
+      layers_[l]->forward({batch.samples, input, output(l), rounded_weights(l, weights),
                            buffers_of(l).data(), training});
+      round_activation(l, output(l), batch.samples * layers_[l]->output_shape().elements());
     }
     input = output(l);
     if (hooks != nullptr) {
@@ -163,12 +201,24 @@ void Sequential::forward(const Batch& batch, const float* weights, bool training
   }
 }
 
+void Sequential::finish_logit_gradient(const Batch& batch) {
+  const std::int64_t n = batch.samples * classes();
+  float* gradient = gradients_.as<float>().data();
+  if (batch.loss_scale != 1.0F) {
+    kernels::for_each(n, kernels::Multiply{gradient, batch.loss_scale});
+  }
+  round_values(options_.precision, {gradient, static_cast<std::size_t>(n)});
+}
+
 BatchResult Sequential::loss(const Batch& batch, bool with_gradient) {
   const float* logits = output(layers_.size() - 1);
   const kernels::SoftmaxCrossEntropy row{
       logits,         batch.labels.data(), with_gradient ? gradients_.as<float>().data() : nullptr,
       losses_.data(), correct_.data(),     classes()};
   kernels::for_rows(batch.samples, row);
+  if (with_gradient) {
+    finish_logit_gradient(batch);
+  }
   BatchResult result;
   for (std::size_t i = 0; i < static_cast<std::size_t>(batch.samples); ++i) {
     result.loss_sum += static_cast<double>(losses_[i]);
@@ -188,8 +238,14 @@ void Sequential::backward(const Batch& batch, const float* weights, std::span<fl
     const Range& range = layer_ranges_[l];
     if (batch.samples > 0 || layers_[l]->collective()) {
       layers_[l]->backward({batch.samples, inputs_[l], output(l), d_output,
-                            l > 0 ? d_input : nullptr, weights + range.begin,
+                            l > 0 ? d_input : nullptr, operand_weights(l, weights),
                             gradients.data() + range.begin});
+      if (l > 0) {
+        round_activation(l, d_input, batch.samples * layers_[l]->input_shape().elements());
+      }
+      if (layers_[l]->rounding() == Rounding::all) {
+        round_values(options_.precision, gradients.subspan(range.begin, range.size()));
+      }
       std::swap(d_output, d_input);
     } else {
       std::ranges::fill(gradients.subspan(range.begin, range.size()), 0.0F);
@@ -237,7 +293,8 @@ BatchResult Sequential::evaluate_batch(const Batch& batch, std::span<const float
 
 std::size_t Sequential::activation_bytes() const noexcept {
   std::size_t bytes = activations_.size() + gradients_.size() + losses_.capacity() * sizeof(float) +
-                      correct_.capacity();
+                      correct_.capacity() + rounded_weights_.size() +
+                      rounded_inputs_.capacity() * sizeof(float);
   for (const auto& layer : layers_) {
     bytes += layer->held_bytes();
   }

@@ -26,6 +26,10 @@ class SharedScratch {
 };
 
 /// Activations are allocated for the largest training batch seen and reused.
+///
+/// Precision below fp32 acts at the layers' boundaries, whether the hardware has the format or not:
+/// inputs, weights, outputs, and the gradients of outputs and weights are rounded to it as the
+/// layer's Rounding says; products add in fp32, softmax and loss are fp32.
 class Sequential final : public Model {
  public:
   /// The last layer's output are the logits. `scratch` may be null.
@@ -74,7 +78,12 @@ class Sequential final : public Model {
   void forward(const Batch& batch, const float* weights, bool training, LayerHooks* hooks);
   void backward(const Batch& batch, const float* weights, std::span<float> gradients,
                 LayerHooks* hooks);
+  const float* rounded_inputs(const Batch& batch);
+  const float* rounded_weights(std::size_t layer, const float* weights);
+  [[nodiscard]] const float* operand_weights(std::size_t layer, const float* weights) const;
+  void round_activation(std::size_t layer, float* values, std::int64_t elements) const;
   BatchResult loss(const Batch& batch, bool with_gradient);
+  void finish_logit_gradient(const Batch& batch);
   [[nodiscard]] float* output(std::size_t layer) const noexcept;
 
   std::string name_;
@@ -94,6 +103,8 @@ class Sequential final : public Model {
   std::vector<FirstValue> first_values_;  // by parameter
   std::vector<bool> left_out_;            // layers, in this step
   std::vector<const float*> inputs_;      // of each layer, kept from forward to backward
+  Buffer rounded_weights_;                // the whole arena, below fp32
+  std::vector<float> rounded_inputs_;
   std::vector<float> buffers_;
   std::vector<Range> buffer_ranges_;  // of each layer's state in buffers_
 };

@@ -11,7 +11,9 @@
 #include "common/base/error.h"
 #include "common/base/time.h"
 #include "common/config/validate.h"
+#include "common/core/batch_memory.h"
 #include "common/core/buffer_guard.h"
+#include "common/core/loss_scaler.h"
 #include "common/core/lr_schedule.h"
 #include "common/core/step_driver.h"
 #include "common/data/sampler.h"
@@ -36,29 +38,6 @@ LrSchedule make_schedule(const Config& config, std::int64_t steps) {
   schedule.minimum = config.lr.min_lr;
   return schedule;
 }
-
-/// Inputs and labels of one batch, reused from step to step.
-class BatchMemory {
- public:
-  BatchMemory(const Dataset& dataset, std::int64_t capacity)
-      : dataset_(dataset),
-        inputs_(static_cast<std::size_t>(capacity * dataset.shape().elements())),
-        labels_(static_cast<std::size_t>(capacity)) {}
-
-  Batch gather(std::span<const std::uint32_t> indices) {
-    const std::size_t n = indices.size();
-    const std::span inputs =
-        std::span(inputs_).first(n * static_cast<std::size_t>(dataset_.shape().elements()));
-    const std::span labels = std::span(labels_).first(n);
-    dataset_.gather(indices, inputs, labels);
-    return {inputs, labels, static_cast<std::int64_t>(n)};
-  }
-
- private:
-  const Dataset& dataset_;
-  std::vector<float> inputs_;
-  std::vector<std::int32_t> labels_;
-};
 
 Sampler make_sampler(const Config& config, std::int64_t train_samples, int rank) {
   return {train_samples,
@@ -100,6 +79,7 @@ class Run {
                 {parts.config.compute.emulate, parts.config.sync_options.find_unused,
                  parts.workers.rank()},
                 parts.synchronizer, parts.observer),
+        scaler_(parts.config.precision),
         train_memory_(parts.train, std::max<std::int64_t>(parts.config.train.batch, 1)),
         test_memory_(parts.test, kEvaluationBatch) {}
 
@@ -130,8 +110,9 @@ class Run {
   void bind(ReplicaView& view) {
     std::vector<float> init(parts_.model.parameter_elements());
     parts_.model.initialise(init, parts_.config.seed);
-    view = parts_.synchronizer.bind(plan_, device_, make_optimizer_spec(parts_.config.optimizer),
-                                    init);
+    OptimizerSpec optimizer = make_optimizer_spec(parts_.config.optimizer);
+    optimizer.skip_nonfinite = scaler_.enabled();
+    view = parts_.synchronizer.bind(plan_, device_, optimizer, init);
     driver_.set_gradients(view.gradients);
   }
 
@@ -153,7 +134,8 @@ class Run {
     const auto samples = static_cast<std::int64_t>(slice.indices.size());
     const double lr = schedule_.at(t);
     parts_.model.begin_step(t);
-    driver_.begin({t, static_cast<float>(lr), samples, slice.global_samples});
+    driver_.begin({t, static_cast<float>(lr), samples, slice.global_samples},
+                  1.0F / scaler_.scale());
     const BatchResult result = compute(slice.indices, view);
     if (!std::isfinite(result.loss_sum) && parts_.config.train.on_nan == "stop") {
       throw Error(
@@ -162,6 +144,7 @@ class Run {
                       parts_.workers.rank(), std::abs(result.loss_sum), t, lr));
     }
     const StepReport report = driver_.commit();
+    scaler_.finish_step(report.skipped > 0);
     transfers_.report(report.transfers, parts_.observer);
     parts_.observer.phase("commit", t);
     record(t, samples, result, lr, report, seconds(now_ns() - begin));
@@ -181,16 +164,21 @@ class Run {
       const std::span<float> gradients = i == 0 ? std::span(accumulated_) : view.gradients;
       const auto part = indices.first(std::min(batch, indices.size()));
       indices = indices.subspan(part.size());
-      add(total,
-          parts_.model.train_batch(train_memory_.gather(part), view.weights, gradients, &driver_));
+      add(total, train_batch(part, view.weights, gradients));
       if (i > 0) {
         std::ranges::transform(accumulated_, gradients, accumulated_.begin(), std::plus<>());
       }
     }
     driver_.begin_micro_batch(true, count == 1 ? std::span<float>() : accumulated_);
-    add(total, parts_.model.train_batch(train_memory_.gather(indices), view.weights, view.gradients,
-                                        &driver_));
+    add(total, train_batch(indices, view.weights, view.gradients));
     return total;
+  }
+
+  BatchResult train_batch(std::span<const std::uint32_t> indices, std::span<const float> weights,
+                          std::span<float> gradients) {
+    Batch batch = train_memory_.gather(indices);
+    batch.loss_scale = scaler_.scale();
+    return parts_.model.train_batch(batch, weights, gradients, &driver_);
   }
 
   /// A model whose layers call each other across ranks needs the same number on every rank.
@@ -307,6 +295,7 @@ class Run {
   LrSchedule schedule_;
   BucketPlan plan_;
   StepDriver driver_;
+  LossScaler scaler_;
   BatchMemory train_memory_;
   BatchMemory test_memory_;
   std::vector<float> accumulated_;  // of the step's earlier micro-batches

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times the training core alone, one process and one thread: gather, forward, backward and update
 // over Fashion-MNIST (or made-up data), without any synchronisation. Prints one JSON line.
-//   paceline_bench_core MODEL [STEPS [BATCH [FOLDER]]]
+//   paceline_bench_core MODEL [STEPS [BATCH [FOLDER [PRECISION [NORM]]]]]   (FOLDER "": made up)
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,7 +26,16 @@ struct Options {
   std::int64_t steps = 300;
   std::int64_t batch = 64;
   std::string folder;
+  std::string precision = "fp32";
+  std::string norm = "none";
 };
+
+ModelOptions model_options(const Options& options) {
+  ModelOptions result;
+  result.precision = parse_precision(options.precision);
+  result.norm.kind = options.norm;
+  return result;
+}
 
 /// Seconds spent in each part of a step, and what came of it.
 struct Totals {
@@ -41,7 +50,7 @@ class Loop {
  public:
   Loop(const Options& options, const Dataset& data)
       : data_(data),
-        model_(make_model(options.model, data.shape(), data.classes())),
+        model_(make_model(options.model, data.shape(), data.classes(), model_options(options))),
         sampler_(data.size(), (options.steps + kWarmupSteps) * options.batch, options.batch, 1, 0,
                  1),
         weights_(model_->parameter_elements() * sizeof(float)),
@@ -122,13 +131,15 @@ void run(const Options& options) {
   const double all = totals.gather + totals.train + totals.update;
   const auto steps = static_cast<double>(loop.steps() - kWarmupSteps);
   fmt::print(
-      "{{\"peer\": \"paceline-core\", \"model\": \"{}\", \"batch\": {}, \"samples\": {}, "
+      "{{\"peer\": \"paceline-core\", \"model\": \"{}\", \"precision\": \"{}\", "
+      "\"norm\": \"{}\", \"batch\": {}, \"samples\": {}, "
       "\"samples_per_second\": {:.1f}, \"gather_ms\": {:.4f}, \"train_ms\": {:.4f}, "
       "\"update_ms\": {:.4f}, \"last_loss\": {:.4f}, \"test_accuracy\": {:.4f}, "
       "\"activation_bytes\": {}}}\n",
-      options.model, options.batch, totals.samples, static_cast<double>(totals.samples) / all,
-      1e3 * totals.gather / steps, 1e3 * totals.train / steps, 1e3 * totals.update / steps,
-      totals.loss, loop.accuracy(*test), loop.activation_bytes());
+      options.model, options.precision, options.norm, options.batch, totals.samples,
+      static_cast<double>(totals.samples) / all, 1e3 * totals.gather / steps,
+      1e3 * totals.train / steps, 1e3 * totals.update / steps, totals.loss, loop.accuracy(*test),
+      loop.activation_bytes());
 }
 
 }  // namespace
@@ -142,6 +153,8 @@ int main(int argc, char** argv) {
     if (arguments.size() > 1) options.steps = std::stoll(arguments[1]);
     if (arguments.size() > 2) options.batch = std::stoll(arguments[2]);
     if (arguments.size() > 3) options.folder = arguments[3];
+    if (arguments.size() > 4) options.precision = arguments[4];
+    if (arguments.size() > 5) options.norm = arguments[5];
     paceline::run(options);
     return 0;
   } catch (const std::exception& error) {

@@ -13,6 +13,7 @@ using Tag = dnnl::memory::format_tag;
 using Forward = dnnl::convolution_forward;
 using BackwardWeights = dnnl::convolution_backward_weights;
 using BackwardData = dnnl::convolution_backward_data;
+using Type = dnnl::memory::data_type;
 constexpr auto kF32 = dnnl::memory::data_type::f32;
 constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
 
@@ -35,22 +36,23 @@ class Conv2d final : public DnnlLayer {
   }
 
  private:
-  [[nodiscard]] static Desc activation(std::int64_t samples, const SampleShape& shape) {
-    return {{samples, shape.channels, shape.height, shape.width}, kF32, Tag::acdb};
+  [[nodiscard]] static Desc activation(std::int64_t samples, const SampleShape& shape, Type type) {
+    return {{samples, shape.channels, shape.height, shape.width}, type, Tag::acdb};
   }
-  [[nodiscard]] Desc input_desc(std::int64_t samples) const {
-    return activation(samples, input_shape());
+  [[nodiscard]] Desc input_desc(std::int64_t samples, Type type) const {
+    return activation(samples, input_shape(), type);
   }
-  [[nodiscard]] Desc output_desc(std::int64_t samples) const {
-    return activation(samples, output_shape());
+  [[nodiscard]] Desc output_desc(std::int64_t samples, Type type) const {
+    return activation(samples, output_shape(), type);
   }
   /// The layout is left to oneDNN: its own choice is up to a thousand times faster than OHWI.
-  [[nodiscard]] Desc any_weight() const { return {setup().weight.dims(), kF32, Tag::any}; }
+  [[nodiscard]] Desc any_weight(Type type) const { return {setup().weight.dims(), type, Tag::any}; }
 
   [[nodiscard]] Forward::primitive_desc forward_desc(std::int64_t samples) const {
     const Desc bias({output_shape().channels}, kF32, Tag::a);
-    return {{dnnl::prop_kind::forward_training, kAlgorithm, input_desc(samples), any_weight(), bias,
-             output_desc(samples), strides_, padding_, padding_},
+    const Type type = context().operand_type();
+    return {{dnnl::prop_kind::forward_training, kAlgorithm, input_desc(samples, type),
+             any_weight(type), bias, output_desc(samples, kF32), strides_, padding_, padding_},
             DnnlContext::attributes(setup().relu),
             context().engine()};
   }
@@ -64,13 +66,15 @@ class Conv2d final : public DnnlLayer {
                                        {DNNL_ARG_DST, desc.dst_desc()}});
     p.forward_weight = DnnlReorder(context(), setup().weight, desc.weights_desc());
     context().reserve(0, desc.weights_desc().get_size());
+    make_operand(p.input, 0, input_desc(samples, kF32), desc.src_desc());
   }
 
   void make_backward(std::int64_t samples, bool with_input_gradient, Primitives& p) override {
+    const Type type = context().operand_type();
     const Forward::primitive_desc hint = forward_desc(samples);
     const BackwardWeights::primitive_desc weights(
-        {kAlgorithm, input_desc(samples), any_weight(), output_desc(samples), strides_, padding_,
-         padding_},
+        {kAlgorithm, input_desc(samples, type), any_weight(kF32), output_desc(samples, type),
+         strides_, padding_, padding_},
         DnnlContext::attributes(), context().engine(), hint);
     p.backward_weights =
         DnnlOp::make<BackwardWeights>(context(), weights, "backward_weights",
@@ -79,12 +83,14 @@ class Conv2d final : public DnnlLayer {
                                        {DNNL_ARG_DIFF_DST, weights.diff_dst_desc()}});
     p.weight_gradient = DnnlReorder(context(), weights.diff_weights_desc(), setup().weight);
     context().reserve(0, weights.diff_weights_desc().get_size());
+    make_operand(p.output_gradient, 1, output_desc(samples, kF32), weights.diff_dst_desc());
     if (!with_input_gradient) {
       return;
     }
-    const BackwardData::primitive_desc data({kAlgorithm, input_desc(samples), any_weight(),
-                                             output_desc(samples), strides_, padding_, padding_},
-                                            DnnlContext::attributes(), context().engine(), hint);
+    const BackwardData::primitive_desc data(
+        {kAlgorithm, input_desc(samples, kF32), any_weight(type), output_desc(samples, type),
+         strides_, padding_, padding_},
+        DnnlContext::attributes(), context().engine(), hint);
     p.backward_data = DnnlOp::make<BackwardData>(context(), data, "backward_data",
                                                  {{DNNL_ARG_DIFF_SRC, data.diff_src_desc()},
                                                   {DNNL_ARG_WEIGHTS, data.weights_desc()},

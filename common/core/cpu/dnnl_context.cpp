@@ -3,8 +3,9 @@
 
 namespace paceline {
 
-std::shared_ptr<DnnlContext> make_dnnl_context() {
-  return std::make_shared<DnnlContext>();
+std::shared_ptr<DnnlContext> make_dnnl_context(Precision operands) {
+  using Type = dnnl::memory::data_type;
+  return std::make_shared<DnnlContext>(operands == Precision::bf16 ? Type::bf16 : Type::f32);
 }
 
 std::shared_ptr<SharedScratch> as_shared_scratch(std::shared_ptr<DnnlContext> context) {
@@ -19,6 +20,14 @@ void DnnlContext::reserve(std::size_t scratchpad_bytes, std::size_t staging_byte
   if (staging_bytes > staging_.size()) {
     staging_ = Buffer();
     staging_ = Buffer(staging_bytes);
+  }
+}
+
+void DnnlContext::reserve_operand(std::size_t index, std::size_t bytes) {
+  Buffer& area = operands_[index];
+  if (bytes > area.size()) {
+    area = Buffer();
+    area = Buffer(bytes);
   }
 }
 

@@ -4,6 +4,7 @@
 // by the layers' .cpp files only; no other header shows oneDNN.
 #pragma once
 
+#include <array>
 #include <initializer_list>
 #include <memory>
 #include <oneapi/dnnl/dnnl.hpp>
@@ -20,10 +21,14 @@
 namespace paceline {
 
 /// Shared by the layers of one model; used by one thread at a time. A layer may use the scratchpad
-/// during one primitive and the staging area during one forward or backward call.
+/// during one primitive, the staging area and the operands' during one forward or backward call.
 class DnnlContext final : public SharedScratch {
  public:
-  DnnlContext() : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {}
+  explicit DnnlContext(dnnl::memory::data_type operand)
+      : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_), operand_type_(operand) {}
+
+  /// What products multiply, f32 or bf16; they always add in f32.
+  [[nodiscard]] dnnl::memory::data_type operand_type() const noexcept { return operand_type_; }
 
   [[nodiscard]] const dnnl::engine& engine() const noexcept { return engine_; }
   [[nodiscard]] dnnl::stream& stream() noexcept { return stream_; }
@@ -32,8 +37,11 @@ class DnnlContext final : public SharedScratch {
   void reserve(std::size_t scratchpad_bytes, std::size_t staging_bytes);
   [[nodiscard]] void* scratchpad() const noexcept { return scratchpad_.data(); }
   [[nodiscard]] float* staging() const noexcept { return staging_.as<float>().data(); }
+  /// Two areas for activations in the operands' type: 0 the input, 1 the output's gradient.
+  void reserve_operand(std::size_t index, std::size_t bytes);
+  [[nodiscard]] void* operand(std::size_t index) const noexcept { return operands_[index].data(); }
   [[nodiscard]] std::size_t bytes() const noexcept override {
-    return scratchpad_.size() + staging_.size();
+    return scratchpad_.size() + staging_.size() + operands_[0].size() + operands_[1].size();
   }
 
   /// Attributes of every primitive: scratch memory comes from us.
@@ -44,6 +52,8 @@ class DnnlContext final : public SharedScratch {
   dnnl::stream stream_;
   Buffer scratchpad_;
   Buffer staging_;
+  std::array<Buffer, 2> operands_;
+  dnnl::memory::data_type operand_type_;
 };
 
 /// A primitive and its operands: oneDNN memory objects made once, so that run() only sets pointers.

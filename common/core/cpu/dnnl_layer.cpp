@@ -17,6 +17,32 @@ std::vector<ParameterSpec> DnnlLayer::parameters() const {
           {"bias", {output_shape().channels}, setup_.fan_in}};
 }
 
+void DnnlLayer::make_operand(DnnlReorder& reorder, std::size_t index,
+                             const dnnl::memory::desc& from, const dnnl::memory::desc& to) const {
+  reorder = DnnlReorder(*context_, from, to);
+  if (reorder.needed()) {
+    context_->reserve_operand(index, to.get_size());
+  }
+}
+
+const void* DnnlLayer::operand(DnnlReorder& reorder, std::size_t index, const float* values) const {
+  if (!reorder.needed()) {
+    return values;
+  }
+  reorder.run(*context_, values, context_->operand(index));
+  return context_->operand(index);
+}
+
+const float* DnnlLayer::bias(const float* weights) {
+  const float* values = weights + weight_elements_;
+  if (!rounds_weights()) {
+    return values;
+  }
+  rounded_bias_.assign(values, values + output_shape().channels);
+  round_values(Precision::bf16, rounded_bias_);
+  return rounded_bias_.data();
+}
+
 void DnnlLayer::forward(const ForwardPass& pass) {
   Primitives& p = primitives_[pass.samples];
   if (!p.forward) {
@@ -27,7 +53,8 @@ void DnnlLayer::forward(const ForwardPass& pass) {
     p.forward_weight.run(*context_, pass.weights, context_->staging());
     weight = context_->staging();
   }
-  p.forward.run(*context_, {pass.input, weight, pass.weights + weight_elements_, pass.output});
+  p.forward.run(*context_,
+                {operand(p.input, 0, pass.input), weight, bias(pass.weights), pass.output});
 }
 
 void DnnlLayer::backward(const BackwardPass& pass) {
@@ -42,7 +69,8 @@ void DnnlLayer::backward(const BackwardPass& pass) {
                                      pass.gradients + weight_elements_,
                                      pass.samples * output_shape().elements() / columns, columns});
   float* gradient = p.weight_gradient.needed() ? context_->staging() : pass.gradients;
-  p.backward_weights.run(*context_, {pass.input, gradient, pass.d_output});
+  const void* d_output = operand(p.output_gradient, 1, pass.d_output);
+  p.backward_weights.run(*context_, {operand(p.input, 0, pass.input), gradient, d_output});
   if (p.weight_gradient.needed()) {
     p.weight_gradient.run(*context_, gradient, pass.gradients);
   }
@@ -54,7 +82,7 @@ void DnnlLayer::backward(const BackwardPass& pass) {
     p.backward_weight.run(*context_, pass.weights, context_->staging());
     weight = context_->staging();
   }
-  p.backward_data.run(*context_, {pass.d_input, weight, pass.d_output});
+  p.backward_data.run(*context_, {pass.d_input, weight, d_output});
 }
 
 std::vector<std::string> DnnlLayer::implementations() const {
@@ -63,7 +91,8 @@ std::vector<std::string> DnnlLayer::implementations() const {
     for (const std::string& one :
          {p.forward.implementation(), p.backward_weights.implementation(),
           p.backward_data.implementation(), p.forward_weight.implementation(),
-          p.weight_gradient.implementation(), p.backward_weight.implementation()}) {
+          p.weight_gradient.implementation(), p.backward_weight.implementation(),
+          p.input.implementation(), p.output_gradient.implementation()}) {
       if (!one.empty()) {
         all.push_back(one);
       }

@@ -19,10 +19,14 @@ class DnnlLayer : public Layer {
   void forward(const ForwardPass& pass) override;
   void backward(const BackwardPass& pass) override;
   [[nodiscard]] std::vector<std::string> implementations() const override;
+  [[nodiscard]] bool rounds_weights() const noexcept override {
+    return context_->operand_type() != dnnl::memory::data_type::f32;
+  }
 
  protected:
   /// Primitives for one number of samples, their operands in the order given. The bias gradient is
-  /// ours: one pass together with the ReLU's mask.
+  /// ours: one pass together with the ReLU's mask. The reorders also bring fp32 into the operands'
+  /// type.
   struct Primitives {
     DnnlOp forward;               ///< input, weight, bias, output
     DnnlOp backward_weights;      ///< input, weight gradient, output gradient
@@ -30,6 +34,8 @@ class DnnlLayer : public Layer {
     DnnlReorder forward_weight;   ///< arena -> what forward wants
     DnnlReorder weight_gradient;  ///< what backward_weights makes -> arena
     DnnlReorder backward_weight;  ///< arena -> what backward_data wants
+    DnnlReorder input;            ///< activations -> operands
+    DnnlReorder output_gradient;  ///< likewise
   };
 
   struct Setup {
@@ -49,11 +55,19 @@ class DnnlLayer : public Layer {
 
   [[nodiscard]] DnnlContext& context() const noexcept { return *context_; }
   [[nodiscard]] const Setup& setup() const noexcept { return setup_; }
+  /// Makes `reorder` bring the activation `from` to `to`, with room for it.
+  void make_operand(DnnlReorder& reorder, std::size_t index, const dnnl::memory::desc& from,
+                    const dnnl::memory::desc& to) const;
 
  private:
+  /// `values` themselves or, through `reorder`, a copy in the operand's area.
+  const void* operand(DnnlReorder& reorder, std::size_t index, const float* values) const;
+  const float* bias(const float* weights);
+
   std::shared_ptr<DnnlContext> context_;
   Setup setup_;
   std::size_t weight_elements_;
+  std::vector<float> rounded_bias_;  // with operands that are not fp32
   std::map<std::int64_t, Primitives> primitives_;
 };
 

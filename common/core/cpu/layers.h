@@ -8,13 +8,17 @@
 #include <string>
 
 #include "common/core/layer.h"
+#include "common/core/precision.h"
 #include "common/core/sequential.h"
 
 namespace paceline {
 
 /// oneDNN's engine and the scratch memory that all layers of one model share.
 class DnnlContext;
-[[nodiscard]] std::shared_ptr<DnnlContext> make_dnnl_context();
+/// `operands`: what the layers' products multiply, bf16 only where native_precision() has it. With
+/// bf16 the layers round weights, inputs and output gradients to it themselves; sums, outputs and
+/// gradients are fp32.
+[[nodiscard]] std::shared_ptr<DnnlContext> make_dnnl_context(Precision operands = Precision::fp32);
 /// The same as what Sequential takes.
 [[nodiscard]] std::shared_ptr<SharedScratch> as_shared_scratch(
     std::shared_ptr<DnnlContext> context);

@@ -29,6 +29,7 @@ class Residual final : public Layer {
   }
   [[nodiscard]] double drop_chance() const noexcept override { return drop_path_; }
   [[nodiscard]] Rounding rounding() const noexcept override { return branch_->rounding(); }
+  [[nodiscard]] bool rounds_weights() const noexcept override { return branch_->rounds_weights(); }
 
   void forward(const ForwardPass& pass) override {
     const std::int64_t n = pass.samples * output_shape().elements();

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <string>
 
 #include "common/base/buffer.h"
 #include "common/base/error.h"
+#include "common/core/arena_optimizer.h"
 #include "common/core/optimizer.h"
 
 namespace paceline {
@@ -71,20 +73,22 @@ class HogwildSynchronizer final : public Synchronizer {
 
   void parameters_needed(BucketId /*b*/, Stream& /*stream*/) override {}
 
+  /// Applied at once, or at commit where the update depends on this worker's whole gradient.
   void gradient_ready(BucketId b, const Event& done) override {
     done.synchronize();
-    if (info_.samples == 0) {
-      return;
-    }
-    const Range range = plan_[b];
-    for (std::size_t begin = range.begin; begin < range.end; begin += kBlock) {
-      update_block(begin, std::min(kBlock, range.end - begin));
+    if (info_.samples > 0 && !optimizer_->spec().whole_gradient()) {
+      update(plan_[b], mean());
     }
   }
 
   StepReport commit() override {
     StepReport report;
-    if (info_.samples > 0) {
+    if (info_.samples == 0) {
+      return report;
+    }
+    const bool applied = !optimizer_->spec().whole_gradient() || update_all();
+    report.skipped = applied ? 0 : 1;
+    if (applied) {
       const std::int64_t now = model_->updates.fetch_add(1, std::memory_order_relaxed);
       report.staleness.add(now - updates_seen_);
       ++updates_;
@@ -106,9 +110,29 @@ class HogwildSynchronizer final : public Synchronizer {
  private:
   static constexpr std::size_t kBlock = 2048;
 
+  [[nodiscard]] float mean() const noexcept { return 1.0F / static_cast<float>(info_.samples); }
+
+  /// Clips this worker's gradient by its norm; false: it is not finite and left out.
+  bool update_all() {
+    const OptimizerSpec& spec = optimizer_->spec();
+    const double norm =
+        std::sqrt(sum_of_squares(gradients_.as<float>())) * static_cast<double>(mean());
+    if (spec.skip_nonfinite && !std::isfinite(norm)) {
+      return false;
+    }
+    update({0, plan_.elements()}, mean() * clip_factor(norm, spec.clip_norm));
+    return true;
+  }
+
+  void update(const Range& range, float scale) {
+    for (std::size_t begin = range.begin; begin < range.end; begin += kBlock) {
+      update_block(begin, std::min(kBlock, range.end - begin), scale);
+    }
+  }
+
   /// Reads a block, lets the optimizer step a private copy, adds the difference to what the shared
   /// block holds by then.
-  void update_block(std::size_t begin, std::size_t count) {
+  void update_block(std::size_t begin, std::size_t count, float scale) {
     std::array<float, kBlock> before;
     std::array<float, kBlock> after;
     const std::span<float> shared = model_->memory.as<float>().subspan(begin, count);
@@ -116,8 +140,7 @@ class HogwildSynchronizer final : public Synchronizer {
       before[i] = std::atomic_ref(shared[i]).load(std::memory_order_relaxed);
     }
     optimizer_->apply(begin, std::span(before).first(count), std::span(after).first(count),
-                      gradients_.as<float>().subspan(begin, count),
-                      {updates_, info_.lr, 1.0F / static_cast<float>(info_.samples)});
+                      gradients_.as<float>().subspan(begin, count), {updates_, info_.lr, scale});
     for (std::size_t i = 0; i < count; ++i) {
       const std::atomic_ref element(shared[i]);
       element.store(element.load(std::memory_order_relaxed) + (after[i] - before[i]),
@@ -135,7 +158,26 @@ class HogwildSynchronizer final : public Synchronizer {
   std::int64_t updates_ = 0;
 };
 
+/// Techniques that need a wire, or weights that nobody else is writing.
+void validate_techniques(const Config& config) {
+  const std::string& method = config.compress.method;
+  const std::string& wire = config.sync_options.wire;
+  if (method != "none" || wire != "fp32") {
+    throw ConfigError((method != "none" ? "compress = " + method : "sync.wire = " + wire) +
+                      " with sync = hogwild: threads share the weights and send nothing; allowed: "
+                      "compress = none and sync.wire = fp32");
+  }
+  const std::string& name = config.optimizer.name;
+  if (name != "sgd" && name != "adam") {
+    throw ConfigError(
+        "optimizer.name = " + name +
+        " with sync = hogwild: it needs norms or moments of weights that other threads "
+        "are writing; allowed: sgd, adam");
+  }
+}
+
 void validate(const Config& config) {
+  validate_techniques(config);
   if (config.sync_options.exact) {
     throw ConfigError(
         "sync.exact = true makes sums independent of their order, but sync=hogwild applies every "

@@ -25,6 +25,9 @@ void ring_allgather(ScheduleBuilder& builder, std::span<const int> members, int 
 void direct_reduce_scatter(ScheduleBuilder& builder);
 void direct_allgather(ScheduleBuilder& builder);
 
+/// count() is a multiple of 2·world().
+void direct_all_to_all(ScheduleBuilder& builder);
+
 void oneshot_allreduce(ScheduleBuilder& builder);
 void tree_allreduce(ScheduleBuilder& builder);
 void halving_doubling_allreduce(ScheduleBuilder& builder);

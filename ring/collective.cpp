@@ -59,8 +59,12 @@ RunTimes Collective::reduce_scatter(std::span<std::byte> data, DataType type) {
   return run(CollectiveKind::reduce_scatter, data, type, false);
 }
 
-RunTimes Collective::allgather(std::span<std::byte> data, DataType type) {
-  return run(CollectiveKind::allgather, data, type, false);
+RunTimes Collective::allgather(std::span<std::byte> data, DataType type, bool announce) {
+  return run(CollectiveKind::allgather, data, type, announce);
+}
+
+RunTimes Collective::all_to_all(std::span<std::byte> data, DataType type, bool announce) {
+  return run(CollectiveKind::all_to_all, data, type, announce);
 }
 
 void Collective::prepare_allreduce(std::size_t count, DataType type) {
@@ -97,6 +101,8 @@ const CompiledSchedule& Collective::plan_for(const Key& key) {
   const std::size_t element = size_of(key.type);
   if (key.kind == CollectiveKind::allreduce) {
     request.algorithm = pick_algorithm(options_, request.world, key.count * element);
+  } else if (key.kind == CollectiveKind::all_to_all) {
+    request.algorithm = Algorithm::direct;
   } else {
     request.algorithm = request.world <= kDirectWorld ? Algorithm::direct : Algorithm::ring;
   }

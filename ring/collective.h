@@ -41,7 +41,9 @@ class Collective {
   /// This rank's chunk (ring_chunk) becomes the sum over ranks; the rest is unspecified.
   RunTimes reduce_scatter(std::span<std::byte> data, DataType type);
   /// Every rank's chunk (ring_chunk) is taken over from that rank.
-  RunTimes allgather(std::span<std::byte> data, DataType type);
+  RunTimes allgather(std::span<std::byte> data, DataType type, bool announce = false);
+  /// `data` is 2N equal blocks: block r goes to rank r, block N + r comes from rank r.
+  RunTimes all_to_all(std::span<std::byte> data, DataType type, bool announce = false);
 
   /// Builds the schedule and takes the scratch memory for allreduces of `count` elements ahead of
   /// time.

@@ -8,9 +8,10 @@
 
 namespace paceline {
 
-CommunicationThread::CommunicationThread(int buckets, Work work, std::atomic<bool>& stop,
-                                         AbortToken& abort)
+CommunicationThread::CommunicationThread(int buckets, Work work, LaunchOrder* order,
+                                         std::atomic<bool>& stop, AbortToken& abort)
     : work_(std::move(work)),
+      order_(order),
       stop_(stop),
       abort_(abort),
       outstanding_(static_cast<std::size_t>(buckets)),
@@ -28,33 +29,81 @@ CommunicationThread::~CommunicationThread() {
 void CommunicationThread::loop() {
   std::unique_lock lock(mutex_);
   while (true) {
-    work_arrived_.wait(lock, [&] { return stop_.load() || !queue_.empty(); });
-    if (stop_.load()) {
-      return;
-    }
-    const Task task = queue_.front();
-    queue_.pop_front();
-    lock.unlock();
-    BucketCost cost;
     std::exception_ptr error;
     try {
-      cost = work_(task.bucket, task.step);
+      const std::optional<Task> task = next_task(lock);
+      if (!task) {
+        return;
+      }
+      lock.unlock();
+      const BucketCost cost = work_(task->bucket, task->step);
+      lock.lock();
+      note(*task, cost);
     } catch (...) {
       error = std::current_exception();
     }
-    lock.lock();
     if (error) {
+      if (!lock.owns_lock()) {
+        lock.lock();
+      }
       error_ = error;
       work_done_.notify_one();
       return;
     }
-    --outstanding_[static_cast<std::size_t>(task.bucket)];
-    --outstanding_total_;
-    waits_.push_back({cost.times.begin_ns, cost.times.peers_ready_ns});
-    communication_ns_ += cost.times.end_ns - cost.times.begin_ns;
-    bytes_total_ = cost.bytes_sent_total;
     work_done_.notify_one();
   }
+}
+
+/// Nothing once stop_ is set.
+std::optional<CommunicationThread::Task> CommunicationThread::next_task(
+    std::unique_lock<std::mutex>& lock) {
+  std::optional<BucketId> bucket;
+  if (order_ != nullptr && order_->open() && !order_->decides()) {
+    lock.unlock();
+    bucket = order_->ask();
+    lock.lock();
+  }
+  if (!wait_for_work(lock, bucket)) {
+    return std::nullopt;
+  }
+  if (order_ != nullptr && order_->open() && order_->decides()) {
+    bucket = std::ranges::max(queue_, {}, &Task::bucket).bucket;
+    lock.unlock();
+    order_->tell(*bucket);
+    lock.lock();
+  }
+  if (order_ != nullptr) {
+    order_->launched();
+  }
+  return take(bucket);
+}
+
+/// Until `bucket` (none: any) is queued; false: stopped.
+bool CommunicationThread::wait_for_work(std::unique_lock<std::mutex>& lock,
+                                        std::optional<BucketId> bucket) {
+  work_arrived_.wait(lock, [&] {
+    return stop_.load() ||
+           (bucket ? std::ranges::find(queue_, *bucket, &Task::bucket) != queue_.end()
+                   : !queue_.empty());
+  });
+  return !stop_.load();
+}
+
+CommunicationThread::Task CommunicationThread::take(std::optional<BucketId> bucket) {
+  const auto at = bucket ? std::ranges::find(queue_, *bucket, &Task::bucket) : queue_.begin();
+  const Task task = *at;
+  queue_.erase(at);
+  return task;
+}
+
+void CommunicationThread::note(const Task& task, const BucketCost& cost) {
+  --outstanding_[static_cast<std::size_t>(task.bucket)];
+  --outstanding_total_;
+  waits_.push_back({cost.times.begin_ns, cost.times.peers_ready_ns});
+  transfers_.push_back({task.bucket, cost.times.peers_ready_ns, cost.times.end_ns});
+  communication_ns_ += cost.times.end_ns - cost.times.begin_ns;
+  bytes_total_ = cost.bytes_sent_total;
+  skipped_ += cost.skipped;
 }
 
 void CommunicationThread::check_error() const {
@@ -113,6 +162,8 @@ StepReport CommunicationThread::report() {
   report.communication_s = seconds(std::exchange(communication_ns_, 0));
   report.bytes_sent = bytes_total_ - std::exchange(bytes_reported_, bytes_total_);
   waits_.clear();
+  report.skipped = std::exchange(skipped_, 0);
+  report.transfers = std::exchange(transfers_, {});
   return report;
 }
 

@@ -9,12 +9,14 @@
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "common/base/abort.h"
 #include "common/sync/synchronizer.h"
 #include "ring/executor.h"
+#include "ring/launch_order.h"
 
 namespace paceline {
 
@@ -22,16 +24,19 @@ namespace paceline {
 struct BucketCost {
   RunTimes times;
   std::uint64_t bytes_sent_total = 0;  ///< of the transport so far
+  int skipped = 0;                     ///< updates that were left out
 };
 
-/// Works on one bucket after the other, in the order of submit(). All methods are called by the
-/// training thread.
+/// Works on one bucket after the other: in the order of submit(), or in the one that `order` agrees
+/// on. All methods are called by the training thread.
 class CommunicationThread {
  public:
   /// `work(bucket, step)` runs on the thread; it must leave by exception soon after `stop()` turns
   /// true. `abort` outlives this.
   using Work = std::function<BucketCost(BucketId, const StepInfo&)>;
-  CommunicationThread(int buckets, Work work, std::atomic<bool>& stop, AbortToken& abort);
+  /// `order` may be null; it and `stop` outlive this.
+  CommunicationThread(int buckets, Work work, LaunchOrder* order, std::atomic<bool>& stop,
+                      AbortToken& abort);
   /// Stops the thread without waiting for peers.
   ~CommunicationThread();
   CommunicationThread(const CommunicationThread&) = delete;
@@ -57,12 +62,17 @@ class CommunicationThread {
   };
 
   void loop();
+  std::optional<Task> next_task(std::unique_lock<std::mutex>& lock);
+  bool wait_for_work(std::unique_lock<std::mutex>& lock, std::optional<BucketId> bucket);
+  Task take(std::optional<BucketId> bucket);
+  void note(const Task& task, const BucketCost& cost);
   template <typename Done>
   void block_until(Done done);
   void check_error() const;
   void count_wait(std::int64_t begin, std::int64_t end);
 
   Work work_;
+  LaunchOrder* order_;
   std::atomic<bool>& stop_;
   AbortToken& abort_;
 
@@ -74,6 +84,8 @@ class CommunicationThread {
   int outstanding_total_ = 0;
   std::exception_ptr error_;
   std::vector<Interval> waits_;  ///< for slower ranks, since the last report
+  std::vector<Transfer> transfers_;
+  int skipped_ = 0;
   std::int64_t communication_ns_ = 0;
   std::uint64_t bytes_total_ = 0;
 

@@ -6,6 +6,7 @@
 #include "common/base/error.h"
 #include "ring/ring_synchronizer.h"
 #include "ring/schedule.h"
+#include "ring/techniques.h"
 
 namespace paceline {
 
@@ -28,10 +29,9 @@ void validate_topology(const Config& config) {
 }
 
 void validate_ring(const Config& config) {
-  if (config.ring.algorithm == "auto") {
-    return;
-  }
-  if (parse_algorithm(config.ring.algorithm) == Algorithm::hierarchical) {
+  const std::string& algorithm = config.ring.algorithm;
+  check_collective_techniques(config, algorithm == "auto" || algorithm == "ring");
+  if (algorithm != "auto" && parse_algorithm(algorithm) == Algorithm::hierarchical) {
     validate_topology(config);
   }
 }
@@ -50,9 +50,11 @@ void validate_hierarchical(const Config& config) {
         config.world));
   }
   validate_topology(config);
+  check_collective_techniques(config, false);
 }
 
 void validate_single(const Config& config) {
+  check_no_wire(config);
   if (config.world != 1) {
     throw ConfigError(
         fmt::format("world = {}: sync=single is one worker; allowed: 1", config.world));

@@ -12,10 +12,12 @@
 #include "common/base/buffer.h"
 #include "common/base/error.h"
 #include "common/comm/transport.h"
-#include "common/core/optimizer.h"
-#include "common/sync/exact_sum.h"
+#include "common/core/arena_optimizer.h"
 #include "ring/collective.h"
 #include "ring/communication_thread.h"
+#include "ring/gradient_reducer.h"
+#include "ring/launch_order.h"
+#include "ring/one_bit_adam.h"
 
 namespace paceline {
 
@@ -50,8 +52,7 @@ TransportOptions transport_options(const CommConfig& config) {
 class RingSynchronizer final : public Synchronizer {
  public:
   RingSynchronizer(const WorkerContext& context, RingFlavour flavour)
-      : rank_(context.rank),
-        exact_(context.config.sync_options.exact),
+      : config_(context.config),
         overlap_(context.config.sync_options.overlap),
         abort_(context.abort),
         transport_(make_transport(transport_options(context.config.comm), context.workers,
@@ -62,8 +63,13 @@ class RingSynchronizer final : public Synchronizer {
   [[nodiscard]] Traits traits() const noexcept override { return kTraits; }
 
   [[nodiscard]] MemoryUse memory() const noexcept override {
-    return {weights_.size(), gradient_span().size_bytes(), optimizer_->state_bytes(),
-            staging_ ? staging_->bytes().size() : 0};
+    MemoryUse use{weights_.size(), gradient_span().size_bytes(), optimizer_->state_bytes(),
+                  reducer_->staging_bytes(), reducer_->residual_bytes()};
+    if (one_bit_) {
+      use.staging += one_bit_->staging_bytes();
+      use.residual += one_bit_->residual_bytes();
+    }
+    return use;
   }
 
   ReplicaView bind(const BucketPlan& plan, Device& /*device*/, const OptimizerSpec& spec,
@@ -75,12 +81,18 @@ class RingSynchronizer final : public Synchronizer {
     weights_ = Buffer(init.size_bytes());
     std::copy(init.begin(), init.end(), weights_.as<float>().begin());
     gradients_ = transport_->allocate(init.size_bytes());
-    optimizer_.emplace(spec, plan.elements());
-    updates_.assign(static_cast<std::size_t>(plan.count()), 0);
-    prepare();
+    optimizer_.emplace(spec, plan_);
+    const ReducerPlace place{config_, *transport_, collective_, plan_, spec.skip_nonfinite};
+    reducer_ = make_gradient_reducer(place);
+    if (spec.kind == OptimizerKind::onebit_adam) {
+      one_bit_.emplace(place, *optimizer_);
+    }
+    if (overlap_ && config_.sync_options.priority && plan.count() > 2) {
+      order_.emplace(*transport_, plan.count(), config_.comm.timeout, stop_);
+    }
     thread_.emplace(
-        plan.count(), [this](BucketId b, const StepInfo& step) { return guarded(b, step); }, stop_,
-        abort_);
+        plan.count(), [this](BucketId b, const StepInfo& step) { return guarded(b, step); },
+        order_ ? &*order_ : nullptr, stop_, abort_);
     return {weights_.as<float>(), gradient_span()};
   }
 
@@ -90,7 +102,13 @@ class RingSynchronizer final : public Synchronizer {
     deferred_.clear();
   }
 
-  void parameters_needed(BucketId b, Stream& /*stream*/) override { thread_->wait(b); }
+  void parameters_needed(BucketId b, Stream& /*stream*/) override {
+    if (optimizer_->spec().whole_gradient()) {
+      thread_->wait_all();
+    } else {
+      thread_->wait(b);
+    }
+  }
 
   void gradient_ready(BucketId b, const Event& done) override {
     done.synchronize();
@@ -102,6 +120,9 @@ class RingSynchronizer final : public Synchronizer {
   }
 
   StepReport commit() override {
+    if (config_.sync_options.priority) {
+      std::ranges::reverse(deferred_);
+    }
     for (const BucketId b : deferred_) {
       thread_->submit(b, step_);
     }
@@ -111,38 +132,13 @@ class RingSynchronizer final : public Synchronizer {
 
   void quiesce() override { thread_->wait_all(); }
 
-  void save(StateWriter& writer) const override {
-    optimizer_->save(writer);
-    for (std::size_t b = 0; b < updates_.size(); ++b) {
-      writer.put(update_name(b), updates_[b]);
-    }
-  }
-
-  void load(StateReader& reader) override {
-    optimizer_->load(reader);
-    for (std::size_t b = 0; b < updates_.size(); ++b) {
-      updates_[b] = reader.get(update_name(b));
-    }
-  }
+  void save(StateWriter& writer) const override { optimizer_->save(writer); }
+  void load(StateReader& reader) override { optimizer_->load(reader); }
 
  private:
-  static std::string update_name(std::size_t b) { return fmt::format("ring.updates.{}", b); }
-
   [[nodiscard]] std::span<float> gradient_span() const noexcept {
     const std::span<std::byte> bytes = gradients_->bytes();
     return {reinterpret_cast<float*>(bytes.data()), plan_.elements()};
-  }
-
-  /// Schedules and staging memory, so that no step pays for them.
-  void prepare() {
-    std::size_t largest = 0;
-    for (BucketId b = 0; b < plan_.count(); ++b) {
-      largest = std::max(largest, plan_[b].size());
-      collective_.prepare_allreduce(plan_[b].size(), exact_ ? DataType::i64 : DataType::f32);
-    }
-    if (exact_) {
-      staging_ = transport_->allocate(largest * sizeof(std::int64_t));
-    }
   }
 
   // --- communication thread ---
@@ -163,39 +159,35 @@ class RingSynchronizer final : public Synchronizer {
   BucketCost synchronise(BucketId b, const StepInfo& step) {
     const Range range = plan_[b];
     const std::span<float> gradient = gradient_span().subspan(range.begin, range.size());
+    const std::span<float> weights = weights_.as<float>().subspan(range.begin, range.size());
     BucketCost cost;
-    if (exact_) {
-      cost.times = allreduce_exact(b, gradient);
+    if (one_bit_ && one_bit_->frozen(b)) {
+      cost.times = one_bit_->step(b, weights, gradient, step);
     } else {
-      cost.times = collective_.allreduce(std::as_writable_bytes(gradient), DataType::f32, true);
+      cost.times = reducer_->reduce(b, gradient, step);
+      cost.skipped = update(b, step);
     }
     cost.bytes_sent_total = transport_->bytes_sent();
-    if (step.global_samples > 0) {
-      const std::span<float> weights = weights_.as<float>().subspan(range.begin, range.size());
-      std::int64_t& updates = updates_[static_cast<std::size_t>(b)];
-      optimizer_->apply(range.begin, weights, weights, gradient,
-                        {updates, step.lr, 1.0F / static_cast<float>(step.global_samples)});
-      ++updates;
-    }
     return cost;
   }
 
-  RunTimes allreduce_exact(BucketId b, std::span<float> gradient) {
-    const std::span<std::byte> bytes =
-        staging_->bytes().first(gradient.size() * sizeof(std::int64_t));
-    const std::span<std::int64_t> sums{reinterpret_cast<std::int64_t*>(bytes.data()),
-                                       gradient.size()};
-    const int world = transport_->size();
-    if (!to_fixed(gradient, sums, world)) {
-      throw fixed_range_error(rank_, b, world);
+  /// Of bucket b, or of all once the step's last bucket is summed; returns the updates left out.
+  int update(BucketId b, const StepInfo& step) {
+    const float scale = 1.0F / static_cast<float>(std::max<std::int64_t>(step.global_samples, 1));
+    if (!optimizer_->spec().whole_gradient()) {
+      if (step.global_samples > 0) {
+        optimizer_->apply_bucket(b, weights_.as<float>(), gradient_span(), step.lr, scale);
+      }
+      return 0;
     }
-    const RunTimes times = collective_.allreduce(bytes, DataType::i64, true);
-    from_fixed(sums, gradient);
-    return times;
+    summed_ = (summed_ + 1) % plan_.count();
+    if (summed_ != 0 || step.global_samples == 0) {
+      return 0;
+    }
+    return optimizer_->apply(weights_.as<float>(), gradient_span(), step.lr, scale) ? 0 : 1;
   }
 
-  int rank_;
-  bool exact_;
+  const Config& config_;
   bool overlap_;
   AbortToken& abort_;
   std::atomic<bool> stop_{false};
@@ -206,9 +198,11 @@ class RingSynchronizer final : public Synchronizer {
   Collective collective_;
   Buffer weights_;
   std::unique_ptr<CommBuffer> gradients_;
-  std::unique_ptr<CommBuffer> staging_;  ///< exact only: one bucket of i64
-  std::optional<Optimizer> optimizer_;
-  std::vector<std::int64_t> updates_;          ///< per bucket
+  std::optional<ArenaOptimizer> optimizer_;
+  std::unique_ptr<GradientReducer> reducer_;
+  std::optional<OneBitAdam> one_bit_;
+  std::optional<LaunchOrder> order_;
+  int summed_ = 0;                             ///< buckets of this step (whole_gradient)
   std::optional<CommunicationThread> thread_;  ///< last: ends before what it uses
 };
 

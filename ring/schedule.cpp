@@ -32,6 +32,8 @@ std::string_view kind_name(CollectiveKind kind) {
       return "reduce_scatter";
     case CollectiveKind::allgather:
       return "allgather";
+    case CollectiveKind::all_to_all:
+      return "all_to_all";
   }
   return "?";
 }
@@ -108,9 +110,13 @@ Schedule build_schedule(const ScheduleRequest& request) {
   }
   ScheduleBuilder builder(request.rank, request.world, request.count, request.piece);
   const bool ring = request.algorithm == Algorithm::ring;
+  const auto blocks = static_cast<std::size_t>(request.world) * 2;
   if (request.kind == CollectiveKind::allreduce) {
     add_allreduce(builder, request);
-  } else if (!ring && request.algorithm != Algorithm::direct) {
+  } else if (request.kind == CollectiveKind::all_to_all && !ring && request.count % blocks == 0) {
+    algorithms::direct_all_to_all(builder);
+  } else if (request.kind == CollectiveKind::all_to_all ||
+             (!ring && request.algorithm != Algorithm::direct)) {
     throw Error(fmt::format("{} does not exist as {}", kind_name(request.kind),
                             algorithm_name(request.algorithm)));
   } else if (request.kind == CollectiveKind::reduce_scatter) {

@@ -62,6 +62,7 @@ enum class CollectiveKind : std::uint8_t {
   reduce_scatter,  ///< rank r's chunk (ring_chunk(count, world, r)) becomes the sum; the rest of
                    ///< the buffer is unspecified afterwards
   allgather,       ///< chunk c of every rank becomes rank c's chunk c
+  all_to_all,      ///< of 2N equal blocks, block N + r becomes rank r's block of this rank's number
 };
 
 enum class Algorithm : std::uint8_t {
@@ -105,7 +106,8 @@ struct ScheduleRequest {
 };
 
 /// Builds one rank's schedule in time proportional to its length (times a logarithm).
-/// reduce_scatter and allgather exist as ring and direct. Throws Error for what does not exist.
+/// reduce_scatter and allgather exist as ring and direct, all_to_all as direct. Throws Error for
+/// what does not exist.
 [[nodiscard]] Schedule build_schedule(const ScheduleRequest& request);
 
 }  // namespace paceline

@@ -113,6 +113,22 @@ void direct_allgather(ScheduleBuilder& builder) {
   }
 }
 
+void direct_all_to_all(ScheduleBuilder& builder) {
+  const int world = builder.world();
+  const int rank = builder.rank();
+  const std::size_t size = builder.count() / (2 * static_cast<std::size_t>(world));
+  const auto block = [&](int index) {
+    const std::size_t begin = static_cast<std::size_t>(index) * size;
+    return Range{begin, begin + size};
+  };
+  builder.local(block(world + rank), block(rank).begin, false);
+  for (int turn = 1; turn < world; ++turn) {
+    const int to = (rank + turn) % world;
+    const int from = (rank + world - turn) % world;
+    builder.exchange(to, block(to), from, block(world + from), false);
+  }
+}
+
 void oneshot_allreduce(ScheduleBuilder& builder) {
   const int world = builder.world();
   const int rank = builder.rank();

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/base/error.h"
-#include "common/core/optimizer.h"
+#include "common/core/arena_optimizer.h"
 
 namespace paceline {
 namespace {
@@ -28,7 +28,7 @@ class MyBackend final : public Synchronizer {
                    std::span<const float> init) override {
     weights_.assign(init.begin(), init.end());
     gradients_.assign(plan.elements(), 0.0F);
-    optimizer_ = std::make_unique<Optimizer>(spec, plan.elements());
+    optimizer_ = std::make_unique<ArenaOptimizer>(spec, plan);
     return {weights_, gradients_};
   }
 
@@ -48,7 +48,7 @@ class MyBackend final : public Synchronizer {
       for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += other[i];
     }
     const float scale = 1.0F / static_cast<float>(info_.global_samples);
-    optimizer_->apply(0, weights_, weights_, sum, {info_.step, info_.lr, scale});
+    report.skipped = optimizer_->apply(weights_, sum, info_.lr, scale) ? 0 : 1;
     return report;
   }
 
@@ -60,7 +60,7 @@ class MyBackend final : public Synchronizer {
   Communicator& workers_;
   std::vector<float> weights_;
   std::vector<float> gradients_;
-  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<ArenaOptimizer> optimizer_;
   StepInfo info_;
 };
 

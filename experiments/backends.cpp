@@ -8,6 +8,7 @@
 #include "common/base/error.h"
 #include "common/config/validate.h"
 #include "common/core/cuda_module.h"
+#include "common/core/model_options.h"
 #include "experiments/labs/my_backend/my_backend.h"
 #include "ps/ps_backend.h"
 #include "ring/ring_backend.h"
@@ -39,6 +40,36 @@ std::string why_not_cuda() {
                          : module.reason();
 }
 
+/// SyncBatchNorm waits for every rank in every layer.
+void check_statistics(const Config& config, const Backend& backend) {
+  if (config.norm.kind != "sync_batch") {
+    return;
+  }
+  const bool bsp = config.ps.consistency == "bsp" ||
+                   (config.ps.consistency == "ssp" && config.ps.staleness == 0);
+  if (backend.traits.consistency != Consistency::synchronous || (config.sync == "ps" && !bsp)) {
+    throw ConfigError(fmt::format(
+        "norm.kind = sync_batch with sync = {}: its statistics make all ranks wait for each other "
+        "in "
+        "every layer, which asynchronous workers must not; allowed: none, batch, group, layer",
+        config.sync));
+  }
+}
+
+/// What a backend that validates nothing itself cannot be trusted to do; nothing is left out
+/// silently.
+void check_plain(const Config& config) {
+  const auto refuse = [&](const std::string& setting) {
+    throw ConfigError(fmt::format(
+        "{}: sync = {} has no validation of its own and is given plain fp32 gradients only",
+        setting, config.sync));
+  };
+  if (config.compress.method != "none") refuse("compress.method = " + config.compress.method);
+  if (config.sync_options.wire != "fp32") refuse("sync.wire = " + config.sync_options.wire);
+  if (config.sync_options.exact) refuse("sync.exact = true");
+  if (config.optimizer.name == "onebit_adam") refuse("optimizer.name = onebit_adam");
+}
+
 }  // namespace
 
 void validate_run(const Config& config) {
@@ -52,8 +83,12 @@ void validate_run(const Config& config) {
                     },
                     why_not_cuda});
   const Backend backend = find_backend(config.sync);
+  check_model_options(config);
+  check_statistics(config, backend);
   if (backend.validate != nullptr) {
     backend.validate(config);
+  } else {
+    check_plain(config);
   }
   if (workers_are_threads(config, backend) && server_processes(config, backend) > 0) {
     throw ConfigError(fmt::format(

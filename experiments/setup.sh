@@ -45,8 +45,8 @@ build() {
   mkdir -p "$PACELINE_ROOT/build"
   step "building ($preset)"
   (cd "$PACELINE_ROOT" &&
-    { [ -f "build/$preset/build.ninja" ] ||
-      cmake --preset "$preset" ${PACELINE_WERROR:+-DPACELINE_WERROR=$PACELINE_WERROR} >"$log" 2>&1 || { cat "$log" >&2; exit 1; }; } &&
+    { cmake --preset "$preset" -DPACELINE_QUICK="${PACELINE_QUICK:-OFF}" \
+        ${PACELINE_WERROR:+-DPACELINE_WERROR=$PACELINE_WERROR} >"$log" 2>&1 || { cat "$log" >&2; exit 1; }; } &&
     cmake --build --preset "$preset" -j "$PACELINE_JOBS" ${1:+--target "$@"} >"$log" 2>&1 ||
     { tail -n 60 "$log" >&2; exit 1; }) || die "the $preset build failed (build/$preset.log)"
 }

@@ -43,7 +43,8 @@ struct Backend {
   std::string_view summary;  ///< one line for --help
   Traits traits;             ///< of the default options
   WorkerKind workers = WorkerKind::process;
-  /// Throws ConfigError for options that make no sense together. May be null.
+  /// Throws ConfigError for options that make no sense together. Null: whatever needs more than
+  /// plain fp32 gradients (compress, sync.wire, sync.exact, 1-bit Adam) is refused.
   void (*validate)(const Config&) = nullptr;
   /// Server processes of its own that the job needs. Null: none.
   int (*servers)(const Config&) = nullptr;

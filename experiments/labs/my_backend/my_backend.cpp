@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "common/base/error.h"
 #include "common/core/arena_optimizer.h"
 
 namespace paceline {
@@ -64,25 +63,12 @@ class MyBackend final : public Synchronizer {
   StepInfo info_;
 };
 
-/// A backend says before the run what it does not do; nothing is left out silently.
-void refuse_what_it_cannot(const Config& config) {
-  const auto refuse = [](const std::string& setting) {
-    throw ConfigError(setting +
-                      ": sync=my_backend sends fp32 and adds in rank order, nothing else");
-  };
-  if (config.compress.method != "none") refuse("compress.method = " + config.compress.method);
-  if (config.sync_options.wire != "fp32") refuse("sync.wire = " + config.sync_options.wire);
-  if (config.sync_options.exact) refuse("sync.exact = true");
-  if (config.optimizer.name == "onebit_adam") refuse("optimizer.name = onebit_adam");
-}
-
 }  // namespace
 
 Backend my_backend() {
   Backend backend;
   backend.name = "my_backend";
   backend.summary = "the worked example of experiments/labs: everyone sends everything to everyone";
-  backend.validate = refuse_what_it_cannot;
   backend.make = [](const WorkerContext& context) -> std::unique_ptr<Synchronizer> {
     return std::make_unique<MyBackend>(context);
   };

@@ -4,10 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "common/base/error.h"
+#include "common/core/arena_optimizer.h"
 #include "common/core/lr_schedule.h"
 #include "common/core/optimizer.h"
 #include "tests/core/inputs.h"
@@ -123,6 +127,113 @@ TEST(Optimizer, RefusesARangeThatDoesNotFit) {
   EXPECT_THROW(optimizer.apply(11, {}, {}, {}, {}), Error);
   EXPECT_THROW(optimizer.apply(0, weights, weights, std::span(gradient).first(9), {}), Error);
   EXPECT_NO_THROW(optimizer.apply(10, {}, {}, {}, {}));
+}
+
+/// A matrix of 4 rows and a bias, in two buckets.
+BucketPlan two_tensors() {
+  BucketPlan plan(std::vector<std::size_t>{12, 5});
+  plan.set_tensors({{{0, 12}, 4, 2}, {{12, 17}, 1, 1}});
+  return plan;
+}
+
+double norm_of(std::span<const double> values) {
+  double sum = 0.0;
+  for (const double value : values) sum += value * value;
+  return std::sqrt(sum);
+}
+
+/// One tensor's update in double, as the papers write it.
+void reference_layerwise(const OptimizerSpec& spec, int t, double lr, bool scaled,
+                         std::span<double> w, std::span<const double> g, std::span<double> m,
+                         std::span<double> v) {
+  const double decay = scaled ? static_cast<double>(spec.weight_decay) : 0.0;
+  if (spec.kind == OptimizerKind::lars) {
+    const double ratio =
+        scaled ? static_cast<double>(spec.trust) * norm_of(w) / (norm_of(g) + decay * norm_of(w))
+               : 1.0;
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      m[i] = static_cast<double>(spec.momentum) * m[i] + ratio * (g[i] + decay * w[i]);
+      w[i] -= lr * m[i];
+    }
+    return;
+  }
+  const double beta1 = static_cast<double>(spec.beta1);
+  const double beta2 = static_cast<double>(spec.beta2);
+  std::vector<double> u(w.size());
+  for (std::size_t i = 0; i < w.size(); ++i) {
+    m[i] = beta1 * m[i] + (1.0 - beta1) * g[i];
+    v[i] = beta2 * v[i] + (1.0 - beta2) * g[i] * g[i];
+    u[i] =
+        m[i] / (1.0 - std::pow(beta1, t + 1)) /
+            (std::sqrt(v[i] / (1.0 - std::pow(beta2, t + 1))) + static_cast<double>(spec.epsilon)) +
+        decay * w[i];
+  }
+  const double ratio = scaled ? norm_of(w) / norm_of(u) : 1.0;
+  for (std::size_t i = 0; i < w.size(); ++i) w[i] -= lr * ratio * u[i];
+}
+
+class Layerwise : public testing::TestWithParam<OptimizerKind> {};
+
+TEST_P(Layerwise, FollowsThePaper) {
+  OptimizerSpec spec;
+  spec.kind = GetParam();
+  spec.momentum = 0.9F;
+  spec.weight_decay = 0.01F;
+  spec.trust = 0.02F;
+  const BucketPlan plan = two_tensors();
+  ArenaOptimizer optimizer(spec, plan);
+  std::vector<float> weights = test::values(1, plan.elements());
+  std::vector<double> w(weights.begin(), weights.end());
+  std::vector<double> m(w.size());
+  std::vector<double> v(w.size());
+  for (int t = 0; t < 5; ++t) {
+    std::vector<float> gradients = test::values(20 + static_cast<std::uint64_t>(t), w.size());
+    std::vector<double> g(gradients.begin(), gradients.end());
+    for (double& value : g) value *= 0.25;
+    for (const TensorRange& tensor : plan.tensors()) {
+      const auto part = [&](auto& of) {
+        return std::span(of).subspan(tensor.range.begin, tensor.range.size());
+      };
+      reference_layerwise(spec, t, 0.1, tensor.dimensions > 1, part(w), part(g), part(m), part(v));
+    }
+    ASSERT_TRUE(optimizer.apply(weights, gradients, 0.1F, 0.25F));
+  }
+  for (std::size_t i = 0; i < w.size(); ++i) {
+    EXPECT_NEAR(weights[i], w[i], 2e-6) << "element " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Rules, Layerwise,
+                         testing::Values(OptimizerKind::lars, OptimizerKind::lamb),
+                         [](const auto& tested) {
+                           return tested.param == OptimizerKind::lars ? "lars" : "lamb";
+                         });
+
+TEST(ArenaOptimizer, ClipsTheMeanGradientByItsGlobalNorm) {
+  OptimizerSpec spec;
+  spec.clip_norm = 1.0F;
+  ArenaOptimizer optimizer(spec, two_tensors());
+  std::vector<float> weights(17, 0.0F);
+  std::vector<float> gradients(17, 0.0F);
+  gradients[0] = 6.0F;  // with scale 1/2 the mean gradient is (3, …, 4): its norm is 5
+  gradients[16] = 8.0F;
+  ASSERT_TRUE(optimizer.apply(weights, gradients, 1.0F, 0.5F));
+  EXPECT_NEAR(weights[0], -3.0 / 5.0, 1e-5);
+  EXPECT_NEAR(weights[16], -4.0 / 5.0, 1e-5);
+}
+
+TEST(ArenaOptimizer, LeavesOutWhatIsNotFinite) {
+  OptimizerSpec spec;
+  spec.kind = OptimizerKind::adam;
+  spec.skip_nonfinite = true;
+  ArenaOptimizer optimizer(spec, two_tensors());
+  std::vector<float> weights = test::values(1, 17);
+  const std::vector<float> before = weights;
+  std::vector<float> gradients(17, 1.0F);
+  gradients[3] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_FALSE(optimizer.apply(weights, gradients, 0.1F, 1.0F));
+  EXPECT_EQ(weights, before);
+  EXPECT_EQ(optimizer.updates(0), 0);
 }
 
 TEST(LrSchedule, WarmsUpLinearly) {

@@ -89,16 +89,14 @@ void StepDriver::after_backward(int layer) {
 }
 
 StepReport StepDriver::commit() {
-  for (std::size_t b = 0; b < needed_.size(); ++b) {
-    need(static_cast<BucketId>(b));
-  }
+  need_all();
   clear_unused();
   std::fill(pending_.begin(), pending_.end(), 0);
   launch_ready();
   pace_.finish();
   close_segment("backward");
   const std::int64_t begin = now_ns();
-  const StepReport report = sync_.commit();
+  StepReport report = sync_.commit();
   count_blocked("commit", begin);
   return report;
 }
@@ -107,6 +105,12 @@ void StepDriver::quiesce() {
   const std::int64_t begin = now_ns();
   sync_.quiesce();
   count_blocked("quiesce", begin);
+}
+
+void StepDriver::need_all() {
+  for (std::size_t b = 0; b < needed_.size(); ++b) {
+    need(static_cast<BucketId>(b));
+  }
 }
 
 void StepDriver::need(BucketId b) {

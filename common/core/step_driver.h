@@ -56,6 +56,10 @@ class StepDriver final : public LayerHooks {
   void after_forward(int layer) override;
   void after_backward(int layer) override;
 
+  /// Waits for the buckets of layers that this step left out too, before the gradients of all are
+  /// read.
+  void need_all();
+
   /// After backward: what is left is launched in order, empty buckets included. The gradients of
   /// layers whose backward never came become zero first; without find_unused they are an Error that
   /// names rank, step and the first such parameter.

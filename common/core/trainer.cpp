@@ -166,6 +166,7 @@ class Run {
       indices = indices.subspan(part.size());
       add(total, train_batch(part, view.weights, gradients));
       if (i > 0) {
+        driver_.need_all();
         std::ranges::transform(accumulated_, gradients, accumulated_.begin(), std::plus<>());
       }
     }

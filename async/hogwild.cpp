@@ -4,12 +4,13 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cmath>
 #include <cstring>
+#include <optional>
 #include <string>
 
 #include "common/base/buffer.h"
 #include "common/base/error.h"
+#include "common/config/validate.h"
 #include "common/core/arena_optimizer.h"
 #include "common/core/optimizer.h"
 
@@ -114,14 +115,12 @@ class HogwildSynchronizer final : public Synchronizer {
 
   /// Clips this worker's gradient by its norm; false: it is not finite and left out.
   bool update_all() {
-    const OptimizerSpec& spec = optimizer_->spec();
-    const double norm =
-        std::sqrt(sum_of_squares(gradients_.as<float>())) * static_cast<double>(mean());
-    if (spec.skip_nonfinite && !std::isfinite(norm)) {
-      return false;
+    const std::optional<float> factor =
+        gradient_factor(optimizer_->spec(), gradients_.as<float>(), static_cast<double>(mean()));
+    if (factor) {
+      update({0, plan_.elements()}, mean() * *factor);
     }
-    update({0, plan_.elements()}, mean() * clip_factor(norm, spec.clip_norm));
-    return true;
+    return factor.has_value();
   }
 
   void update(const Range& range, float scale) {
@@ -160,10 +159,8 @@ class HogwildSynchronizer final : public Synchronizer {
 
 /// Techniques that need a wire, or weights that nobody else is writing.
 void validate_techniques(const Config& config) {
-  const std::string& method = config.compress.method;
-  const std::string& wire = config.sync_options.wire;
-  if (method != "none" || wire != "fp32") {
-    throw ConfigError((method != "none" ? "compress = " + method : "sync.wire = " + wire) +
+  if (const std::string format = travelling_format(config); !format.empty()) {
+    throw ConfigError(format +
                       " with sync = hogwild: threads share the weights and send nothing; allowed: "
                       "compress = none and sync.wire = fp32");
   }

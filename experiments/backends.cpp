@@ -45,13 +45,11 @@ void check_statistics(const Config& config, const Backend& backend) {
   if (config.norm.kind != "sync_batch") {
     return;
   }
-  const bool bsp = config.ps.consistency == "bsp" ||
-                   (config.ps.consistency == "ssp" && config.ps.staleness == 0);
-  if (backend.traits.consistency != Consistency::synchronous || (config.sync == "ps" && !bsp)) {
+  if (backend.traits.consistency != Consistency::synchronous ||
+      (config.sync == "ps" && !waits_for_all(ps_rule(config)))) {
     throw ConfigError(fmt::format(
         "norm.kind = sync_batch with sync = {}: its statistics make all ranks wait for each other "
-        "in "
-        "every layer, which asynchronous workers must not; allowed: none, batch, group, layer",
+        "in every layer, which asynchronous workers must not; allowed: none, batch, group, layer",
         config.sync));
   }
 }

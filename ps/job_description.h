@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "common/compress/gradient_format.h"
 #include "common/sync/bucket_plan.h"
 #include "common/sync/optimizer_spec.h"
 #include "ps/apply_policy.h"
-#include "ps/gradient_format.h"
 
 namespace paceline {
 

@@ -4,14 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <optional>
 #include <random>
 #include <thread>
 #include <vector>
 
 #include "common/base/error.h"
-#include "common/base/half.h"
 #include "common/core/arena_optimizer.h"
+#include "common/core/precision.h"
 #include "ps/client.h"
 #include "ps/server.h"
 #include "ps/state_blob.h"
@@ -280,16 +280,15 @@ class PsSynchronizer final : public Synchronizer {
   bool prepare_whole_gradient() {
     const std::span<float> gradients = gradients_.as<float>();
     const double scale = step_.samples == 0 ? 0.0 : 1.0 / static_cast<double>(step_.samples);
-    const double norm = std::sqrt(sum_of_squares(gradients)) * scale;
-    if (optimizer_.skip_nonfinite && !std::isfinite(norm)) {
+    const std::optional<float> clip = gradient_factor(optimizer_, gradients, scale);
+    if (!clip) {
       std::ranges::fill(gradients, 0.0F);
       step_.samples = 0;
       return false;
     }
-    const float clip = clip_factor(norm, optimizer_.clip_norm);
-    if (clip < 1.0F) {
+    if (*clip < 1.0F) {
       for (float& value : gradients) {
-        value *= clip;
+        value *= *clip;
       }
     }
     return true;
@@ -304,11 +303,7 @@ class PsSynchronizer final : public Synchronizer {
   /// What the answer to a push would have brought: steps read the same weights whether or not an
   /// evaluation looked at the servers' own in between.
   void as_on_the_wire(std::span<float> weights) const {
-    if (context_.config.sync_options.wire == "fp16") {
-      round_to_half(weights);
-    } else if (context_.config.sync_options.wire == "bf16") {
-      round_to_bfloat(weights);
-    }
+    round_values(parse_precision(context_.config.sync_options.wire), weights);
   }
 
   /// Waits for bucket b; returns how long servers held it for slower workers, in ns.

@@ -13,6 +13,7 @@
 
 #include "common/base/error.h"
 #include "common/compress/error_feedback.h"
+#include "common/compress/gradient_format.h"
 #include "common/compress/power_sgd.h"
 
 namespace paceline {
@@ -25,8 +26,8 @@ std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-bool uses_error_feedback(const Config& config) {
-  return config.compress.method != "none" && config.compress.error_feedback;
+GradientFormat format_of(const Config& config) {
+  return {config.compress, config.sync_options.wire, config.seed};
 }
 
 /// Without a branch, so that compilers vectorise it.
@@ -42,14 +43,14 @@ bool all_finite(std::span<const float> values) noexcept {
 class SummableReducer final : public GradientReducer {
  public:
   SummableReducer(const ReducerPlace& place, std::unique_ptr<Codec> codec)
-      : config_(place.config),
+      : format_(format_of(place.config)),
         rank_(place.transport.rank()),
         plan_(place.plan),
         collective_(place.collective),
         codec_(std::move(codec)),
         type_(codec_->summable().value()),
         skips_nonfinite_(place.skips_nonfinite),
-        feedback_(place.plan.elements(), uses_error_feedback(place.config)),
+        feedback_(place.plan.elements(), format_.error_feedback()),
         staging_(place.transport.allocate(aligned(codec_->max_bytes(largest_bucket(place.plan))))) {
     for (BucketId b = 0; b < plan_.count(); ++b) {
       collective_.prepare_allreduce(codec_->max_bytes(plan_[b].size()) / size_of(type_), type_);
@@ -57,10 +58,9 @@ class SummableReducer final : public GradientReducer {
   }
 
   RunTimes reduce(BucketId b, std::span<float> gradient, const StepInfo& step) override {
-    CodecContext context{config_.seed, step.step, plan_[b].begin, rank_, 1.0F};
-    if (step.global_samples > 0) {
-      context.scale = 1.0F / static_cast<float>(step.global_samples);
-    }
+    const CodecContext context =
+        format_.context(static_cast<std::uint64_t>(step.step), plan_[b].begin,
+                        static_cast<std::uint64_t>(step.global_samples), rank_);
     const std::size_t bytes = feedback_.encode(*codec_, gradient, context, staging_->bytes());
     const std::span<std::byte> message = staging_->bytes().first(bytes);
     const RunTimes times = collective_.allreduce(message, type_, true);
@@ -84,7 +84,7 @@ class SummableReducer final : public GradientReducer {
   [[nodiscard]] std::size_t residual_bytes() const noexcept override { return feedback_.bytes(); }
 
  private:
-  const Config& config_;
+  GradientFormat format_;
   int rank_;
   const BucketPlan& plan_;
   Collective& collective_;
@@ -98,13 +98,13 @@ class SummableReducer final : public GradientReducer {
 class GatherReducer final : public GradientReducer {
  public:
   GatherReducer(const ReducerPlace& place, std::unique_ptr<Codec> codec)
-      : config_(place.config),
+      : format_(format_of(place.config)),
         rank_(place.transport.rank()),
         world_(place.transport.size()),
         plan_(place.plan),
         collective_(place.collective),
         codec_(std::move(codec)),
-        feedback_(place.plan.elements(), uses_error_feedback(place.config)),
+        feedback_(place.plan.elements(), format_.error_feedback()),
         mine_(aligned(codec_->max_bytes(largest_bucket(place.plan)))),
         gathered_(
             place.transport.allocate(mine_.size() * static_cast<std::size_t>(world_) + kAlignment)),
@@ -112,10 +112,9 @@ class GatherReducer final : public GradientReducer {
             place.transport.allocate(static_cast<std::size_t>(world_) * sizeof(std::int64_t))) {}
 
   RunTimes reduce(BucketId b, std::span<float> gradient, const StepInfo& step) override {
-    CodecContext context{config_.seed, step.step, plan_[b].begin, rank_, 1.0F};
-    if (step.samples > 0) {
-      context.scale = 1.0F / static_cast<float>(step.samples);
-    }
+    const CodecContext context =
+        format_.context(static_cast<std::uint64_t>(step.step), plan_[b].begin,
+                        static_cast<std::uint64_t>(step.samples), rank_);
     const std::size_t bytes = feedback_.encode(*codec_, gradient, context, mine_.as<std::byte>());
     RunTimes times;
     const std::size_t slot = agree_on_slot(bytes, times);
@@ -183,7 +182,7 @@ class GatherReducer final : public GradientReducer {
     codec_->finish(gradient, aggregate);
   }
 
-  const Config& config_;
+  GradientFormat format_;
   int rank_;
   int world_;
   const BucketPlan& plan_;

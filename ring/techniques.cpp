@@ -11,17 +11,6 @@ namespace paceline {
 
 namespace {
 
-/// "compress = topk" or "sync.wire = fp16", empty where gradients travel as they are.
-std::string travelling_format(const Config& config) {
-  if (config.compress.method != "none") {
-    return fmt::format("compress = {}", config.compress.method);
-  }
-  if (config.sync_options.wire != "fp32") {
-    return fmt::format("sync.wire = {}", config.sync_options.wire);
-  }
-  return {};
-}
-
 void check_one_bit_adam(const Config& config, bool flat) {
   const auto refuse = [](std::string_view with, std::string_view reason) {
     throw ConfigError(fmt::format("optimizer.name = onebit_adam with {}: {}", with, reason));

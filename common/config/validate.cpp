@@ -68,11 +68,6 @@ void check_techniques(const Config& config) {
         "them",
         toml_quoted(config.sync_options.wire), toml_quoted(config.compress.method)));
   }
-  if (config.precision.compute == "fp16" && config.precision.loss_scale == "none") {
-    throw ConfigError(
-        "precision.loss_scale = \"none\" with precision.compute = \"fp16\": small gradients would "
-        "become 0; allowed: auto, dynamic, fixed");
-  }
 }
 
 /// Members are the workers and, behind them, at most ps.servers servers.
@@ -116,6 +111,16 @@ double peak_rate(const Config& config) noexcept {
   return config.optimizer.lr * (config.lr.scale == "linear" ? k
                                 : config.lr.scale == "sqrt" ? std::sqrt(k)
                                                             : 1.0);
+}
+
+std::string travelling_format(const Config& config) {
+  if (config.compress.method != "none") {
+    return fmt::format("compress = {}", config.compress.method);
+  }
+  if (config.sync_options.wire != "fp32") {
+    return fmt::format("sync.wire = {}", config.sync_options.wire);
+  }
+  return {};
 }
 
 std::vector<double> parse_shares(std::string_view text, int world) {

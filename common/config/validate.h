@@ -38,4 +38,7 @@ void validate(const Config& config, const ValidationRules& rules);
 /// ConfigError naming data.shares.
 [[nodiscard]] std::vector<double> parse_shares(std::string_view text, int world);
 
+/// "compress = topk" or "sync.wire = fp16"; empty where gradients travel as they are.
+[[nodiscard]] std::string travelling_format(const Config& config);
+
 }  // namespace paceline

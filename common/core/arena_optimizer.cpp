@@ -70,6 +70,15 @@ double sum_of_squares(std::span<const float> values) noexcept {
   return total;
 }
 
+std::optional<float> gradient_factor(const OptimizerSpec& spec, std::span<const float> gradients,
+                                     double scale) noexcept {
+  const double norm = std::sqrt(sum_of_squares(gradients)) * scale;
+  if (spec.skip_nonfinite && !std::isfinite(norm)) {
+    return std::nullopt;
+  }
+  return clip_factor(norm, spec.clip_norm);
+}
+
 ArenaOptimizer::ArenaOptimizer(const OptimizerSpec& spec, const BucketPlan& plan)
     : plan_(plan),
       optimizer_(spec, plan.elements()),
@@ -94,11 +103,12 @@ bool ArenaOptimizer::apply(std::span<float> weights, std::span<float> gradients,
                            float scale) {
   const OptimizerSpec& rule = spec();
   if (rule.clip_norm > 0.0F || rule.skip_nonfinite) {
-    const double norm = std::sqrt(sum_of_squares(gradients)) * static_cast<double>(scale);
-    if (rule.skip_nonfinite && !std::isfinite(norm)) {
+    const std::optional<float> factor =
+        gradient_factor(rule, gradients, static_cast<double>(scale));
+    if (!factor) {
       return false;
     }
-    scale *= clip_factor(norm, rule.clip_norm);
+    scale *= *factor;
   }
   if (rule.kind == OptimizerKind::lars || rule.kind == OptimizerKind::lamb) {
     apply_layerwise(weights, gradients, lr, scale);

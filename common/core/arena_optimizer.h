@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -25,6 +26,12 @@ namespace paceline {
 
 /// Sum of squares in double; blocks are added in order, so it depends on `values` alone.
 [[nodiscard]] double sum_of_squares(std::span<const float> values) noexcept;
+
+/// clip_factor() of the gradient sum whose mean is `gradients`·scale; none where it is not finite
+/// and spec.skip_nonfinite leaves it out.
+[[nodiscard]] std::optional<float> gradient_factor(const OptimizerSpec& spec,
+                                                   std::span<const float> gradients,
+                                                   double scale) noexcept;
 
 /// One per owner; one thread at a time. Counts the updates of each bucket.
 class ArenaOptimizer {

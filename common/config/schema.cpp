@@ -294,23 +294,18 @@ std::string raw_as_text(const RawValue& value) {
 
 /// The value as an int64 (integer, size in bytes, duration in ns), empty for another type.
 std::optional<std::int64_t> as_int64(const Key& key, const RawValue& value) {
+  std::optional<std::int64_t> result;
   const auto* text = std::get_if<std::string>(&value);
   const auto* whole = std::get_if<std::int64_t>(&value);
-  switch (key.kind) {
-    case KeyKind::integer:
-      return whole != nullptr ? std::optional(*whole) : std::nullopt;
-    case KeyKind::size:
-      if (whole != nullptr) return *whole;
-      return text != nullptr ? parse_size(*text) : std::nullopt;
-    case KeyKind::duration:
-      if (whole != nullptr) return *whole == 0 ? std::optional<std::int64_t>(0) : std::nullopt;
-      if (text != nullptr) {
-        if (const auto parsed = parse_duration(*text)) return parsed->count();
-      }
-      return std::nullopt;
-    default:
-      return std::nullopt;
+  if (whole != nullptr) {
+    const bool counts = key.kind == KeyKind::integer || key.kind == KeyKind::size;
+    if (counts || (key.kind == KeyKind::duration && *whole == 0)) result = *whole;
+  } else if (text != nullptr && key.kind == KeyKind::size) {
+    result = parse_size(*text);
+  } else if (text != nullptr && key.kind == KeyKind::duration) {
+    if (const auto parsed = parse_duration(*text)) result = parsed->count();
   }
+  return result;
 }
 
 std::optional<double> as_number(const RawValue& value) {

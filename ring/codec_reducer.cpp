@@ -46,24 +46,28 @@ class SummableReducer final : public GradientReducer {
       : format_(format_of(place.config)),
         rank_(place.transport.rank()),
         plan_(place.plan),
-        collective_(place.collective),
+        sum_(place),
         codec_(std::move(codec)),
         type_(codec_->summable().value()),
         skips_nonfinite_(place.skips_nonfinite),
         feedback_(place.plan.elements(), format_.error_feedback()),
         staging_(place.transport.allocate(aligned(codec_->max_bytes(largest_bucket(place.plan))))) {
     for (BucketId b = 0; b < plan_.count(); ++b) {
-      collective_.prepare_allreduce(codec_->max_bytes(plan_[b].size()) / size_of(type_), type_);
+      sum_.prepare(codec_->max_bytes(plan_[b].size()) / size_of(type_), type_);
     }
   }
 
   RunTimes reduce(BucketId b, std::span<float> gradient, const StepInfo& step) override {
-    const CodecContext context =
-        format_.context(static_cast<std::uint64_t>(step.step), plan_[b].begin,
-                        static_cast<std::uint64_t>(step.global_samples), rank_);
+    CodecContext context = format_.context(static_cast<std::uint64_t>(step.step), plan_[b].begin,
+                                           static_cast<std::uint64_t>(step.global_samples), rank_);
     const std::size_t bytes = feedback_.encode(*codec_, gradient, context, staging_->bytes());
-    const std::span<std::byte> message = staging_->bytes().first(bytes);
-    const RunTimes times = collective_.allreduce(message, type_, true);
+    std::span<std::byte> message = staging_->bytes().first(bytes);
+    const RunTimes times = sum_(message, type_);
+    if (const Range summed = sum_.summed(gradient.size()); summed.size() < gradient.size()) {
+      gradient = gradient.subspan(summed.begin, summed.size());
+      message = message.subspan(codec_->max_bytes(summed.begin), codec_->max_bytes(summed.size()));
+      context.begin += summed.begin;
+    }
     std::ranges::fill(gradient, 0.0F);
     Aggregate aggregate;
     codec_->decode_add(message, context, gradient, aggregate);
@@ -87,7 +91,7 @@ class SummableReducer final : public GradientReducer {
   GradientFormat format_;
   int rank_;
   const BucketPlan& plan_;
-  Collective& collective_;
+  ChunkedSum sum_;
   std::unique_ptr<Codec> codec_;
   DataType type_;
   bool skips_nonfinite_;

@@ -55,8 +55,8 @@ RunTimes Collective::allreduce(std::span<std::byte> data, DataType type, bool an
   return run(CollectiveKind::allreduce, data, type, announce);
 }
 
-RunTimes Collective::reduce_scatter(std::span<std::byte> data, DataType type) {
-  return run(CollectiveKind::reduce_scatter, data, type, false);
+RunTimes Collective::reduce_scatter(std::span<std::byte> data, DataType type, bool announce) {
+  return run(CollectiveKind::reduce_scatter, data, type, announce);
 }
 
 RunTimes Collective::allgather(std::span<std::byte> data, DataType type, bool announce) {
@@ -67,8 +67,8 @@ RunTimes Collective::all_to_all(std::span<std::byte> data, DataType type, bool a
   return run(CollectiveKind::all_to_all, data, type, announce);
 }
 
-void Collective::prepare_allreduce(std::size_t count, DataType type) {
-  static_cast<void>(plan_for({CollectiveKind::allreduce, count, type}));
+void Collective::prepare(CollectiveKind kind, std::size_t count, DataType type) {
+  static_cast<void>(plan_for({kind, count, type}));
 }
 
 RunTimes Collective::run(CollectiveKind kind, std::span<std::byte> data, DataType type,
@@ -80,6 +80,15 @@ RunTimes Collective::run(CollectiveKind kind, std::span<std::byte> data, DataTyp
   const CompiledSchedule& plan = plan_for({kind, data.size() / size_of(type), type});
   std::byte* scratch = scratch_ != nullptr ? scratch_->bytes().data() : nullptr;
   return executor_.run(plan, data.data(), scratch, type, announce);
+}
+
+Algorithm Collective::algorithm_for(const Key& key) const {
+  const int world = transport_.size();
+  if (key.kind == CollectiveKind::allreduce) {
+    return pick_algorithm(options_, world, key.count * size_of(key.type));
+  }
+  const bool around = world > kDirectWorld || options_.algorithm == Algorithm::ring;
+  return around && key.kind != CollectiveKind::all_to_all ? Algorithm::ring : Algorithm::direct;
 }
 
 const CompiledSchedule& Collective::plan_for(const Key& key) {
@@ -99,13 +108,7 @@ const CompiledSchedule& Collective::plan_for(const Key& key) {
   request.count = key.count;
   request.topology = &topology_;
   const std::size_t element = size_of(key.type);
-  if (key.kind == CollectiveKind::allreduce) {
-    request.algorithm = pick_algorithm(options_, request.world, key.count * element);
-  } else if (key.kind == CollectiveKind::all_to_all) {
-    request.algorithm = Algorithm::direct;
-  } else {
-    request.algorithm = request.world <= kDirectWorld ? Algorithm::direct : Algorithm::ring;
-  }
+  request.algorithm = algorithm_for(key);
   const std::size_t chunk = options_.chunk > 0 ? options_.chunk : kPieceBytes;
   request.piece = std::max<std::size_t>(1, chunk / element);
   plans_.push_back({key, std::make_unique<CompiledSchedule>(build_schedule(request))});

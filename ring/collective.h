@@ -39,15 +39,18 @@ class Collective {
   /// Every element becomes the sum over ranks.
   RunTimes allreduce(std::span<std::byte> data, DataType type, bool announce = false);
   /// This rank's chunk (ring_chunk) becomes the sum over ranks; the rest is unspecified.
-  RunTimes reduce_scatter(std::span<std::byte> data, DataType type);
+  RunTimes reduce_scatter(std::span<std::byte> data, DataType type, bool announce = false);
   /// Every rank's chunk (ring_chunk) is taken over from that rank.
   RunTimes allgather(std::span<std::byte> data, DataType type, bool announce = false);
   /// `data` is 2N equal blocks: block r goes to rank r, block N + r comes from rank r.
   RunTimes all_to_all(std::span<std::byte> data, DataType type, bool announce = false);
 
-  /// Builds the schedule and takes the scratch memory for allreduces of `count` elements ahead of
+  /// Builds the schedule and takes the scratch memory for collectives on `count` elements ahead of
   /// time.
-  void prepare_allreduce(std::size_t count, DataType type);
+  void prepare(CollectiveKind kind, std::size_t count, DataType type);
+  void prepare_allreduce(std::size_t count, DataType type) {
+    prepare(CollectiveKind::allreduce, count, type);
+  }
 
  private:
   struct Key {
@@ -62,6 +65,7 @@ class Collective {
   };
 
   const CompiledSchedule& plan_for(const Key& key);
+  [[nodiscard]] Algorithm algorithm_for(const Key& key) const;
   RunTimes run(CollectiveKind kind, std::span<std::byte> data, DataType type, bool announce);
 
   Transport& transport_;

@@ -60,8 +60,11 @@ std::optional<CommunicationThread::Task> CommunicationThread::next_task(
   std::optional<BucketId> bucket;
   if (order_ != nullptr && order_->open() && !order_->decides()) {
     lock.unlock();
+    const std::int64_t asked = now_ns();
     bucket = order_->ask();
+    const std::int64_t told = now_ns();
     lock.lock();
+    waits_.push_back({asked, told, LaunchOrder::kDecider});
   }
   if (!wait_for_work(lock, bucket)) {
     return std::nullopt;
@@ -99,7 +102,7 @@ CommunicationThread::Task CommunicationThread::take(std::optional<BucketId> buck
 void CommunicationThread::note(const Task& task, const BucketCost& cost) {
   --outstanding_[static_cast<std::size_t>(task.bucket)];
   --outstanding_total_;
-  waits_.push_back({cost.times.begin_ns, cost.times.peers_ready_ns});
+  waits_.push_back({cost.times.begin_ns, cost.times.peers_ready_ns, cost.times.last_to_begin});
   transfers_.push_back({task.bucket, cost.times.peers_ready_ns, cost.times.end_ns});
   communication_ns_ += cost.times.end_ns - cost.times.begin_ns;
   bytes_total_ = cost.bytes_sent_total;
@@ -136,12 +139,19 @@ void CommunicationThread::block_until(Done done) {
     check_error();
     abort_.check();
   }
-  count_wait(begin, now_ns());
+  count_waits(begin, now_ns());
 }
 
-void CommunicationThread::count_wait(std::int64_t begin, std::int64_t end) {
-  for (const Interval& wait : waits_) {
-    wait_ns_ += std::max<std::int64_t>(0, std::min(end, wait.end) - std::max(begin, wait.begin));
+void CommunicationThread::count_waits(std::int64_t begin, std::int64_t end) {
+  for (const Wait& wait : waits_) {
+    const std::int64_t ns =
+        std::max<std::int64_t>(0, std::min(end, wait.end) - std::max(begin, wait.begin));
+    wait_ns_ += ns;
+    if (ns > 0 && wait.rank >= 0) {
+      const auto rank = static_cast<std::size_t>(wait.rank);
+      waited_for_.resize(std::max(waited_for_.size(), rank + 1));
+      waited_for_[rank] += ns;
+    }
   }
 }
 
@@ -159,6 +169,12 @@ StepReport CommunicationThread::report() {
   check_error();
   StepReport report;
   report.wait_s = seconds(std::exchange(wait_ns_, 0));
+  if (const auto most = std::ranges::max_element(waited_for_);
+      most != waited_for_.end() && *most > 0) {
+    report.waited_for = static_cast<int>(most - waited_for_.begin());
+    report.waited_for_s = seconds(*most);
+  }
+  std::ranges::fill(waited_for_, 0);
   report.communication_s = seconds(std::exchange(communication_ns_, 0));
   report.bytes_sent = bytes_total_ - std::exchange(bytes_reported_, bytes_total_);
   waits_.clear();

@@ -56,9 +56,10 @@ class CommunicationThread {
     BucketId bucket;
     StepInfo step;
   };
-  struct Interval {
+  struct Wait {
     std::int64_t begin;
     std::int64_t end;
+    int rank;  ///< that was waited for; -1: not known
   };
 
   void loop();
@@ -69,7 +70,7 @@ class CommunicationThread {
   template <typename Done>
   void block_until(Done done);
   void check_error() const;
-  void count_wait(std::int64_t begin, std::int64_t end);
+  void count_waits(std::int64_t begin, std::int64_t end);
 
   Work work_;
   LaunchOrder* order_;
@@ -83,13 +84,14 @@ class CommunicationThread {
   std::vector<int> outstanding_;  ///< tasks per bucket that are not finished
   int outstanding_total_ = 0;
   std::exception_ptr error_;
-  std::vector<Interval> waits_;  ///< for slower ranks, since the last report
+  std::vector<Wait> waits_;  ///< for slower ranks, since the last report
   std::vector<Transfer> transfers_;
   int skipped_ = 0;
   std::int64_t communication_ns_ = 0;
   std::uint64_t bytes_total_ = 0;
 
-  std::int64_t wait_ns_ = 0;  ///< training thread only
+  std::int64_t wait_ns_ = 0;              ///< training thread only
+  std::vector<std::int64_t> waited_for_;  ///< likewise; the part of wait_ns_ for each rank
   std::uint64_t bytes_reported_ = 0;
 
   std::thread thread_;

@@ -65,7 +65,7 @@ RunTimes Executor::run(const CompiledSchedule& plan, std::byte* buffer, std::byt
   while (left_ > 0) {
     const bool moved = transport_.progress();
     const bool advanced = advance();
-    if (!ready && peers_ready()) {
+    if (!ready && all_have_begun()) {
       ready = true;
       times.peers_ready_ns = now_ns();
     }
@@ -75,12 +75,13 @@ RunTimes Executor::run(const CompiledSchedule& plan, std::byte* buffer, std::byt
       idle();
     }
   }
-  while (!announced_.empty() && !peers_ready()) {
+  while (!announced_.empty() && !all_have_begun()) {
     if (!transport_.progress()) {
       idle();
     }
   }
   times.end_ns = now_ns();
+  times.last_to_begin = last_to_begin_;
   if (times.peers_ready_ns == 0) {
     times.peers_ready_ns = announce ? times.end_ns : times.begin_ns;
   }
@@ -99,8 +100,9 @@ void Executor::start(bool announce) {
   stalled_since_ns_ = 0;
   locals_.clear();
   announced_.clear();
-  if (announce) {
-    announce_to_peers();
+  last_to_begin_ = -1;
+  if (announce && plan_->schedule().count > 0) {
+    this->announce();
   }
   const std::vector<Operation>& operations = plan_->schedule().operations;
   for (Index i = 0; i < operations.size(); ++i) {
@@ -112,15 +114,22 @@ void Executor::start(bool announce) {
   advance();
 }
 
-void Executor::announce_to_peers() {
-  for (const CompiledSchedule::Channel& channel : plan_->channels()) {
-    announced_.push_back(channel.is_send ? transport_.isend(channel.peer, {})
-                                         : transport_.irecv(channel.peer, {}, Arrival::copy()));
+void Executor::announce() {
+  for (int turn = 1; turn < transport_.size(); ++turn) {
+    const int peer = (transport_.rank() + turn) % transport_.size();
+    announced_.push_back(transport_.isend(peer, {}));
+    announced_.push_back(transport_.irecv(peer, {}, Arrival::copy()));
   }
 }
 
-bool Executor::peers_ready() {
-  std::erase_if(announced_, [&](const Ticket& ticket) { return transport_.done(ticket); });
+bool Executor::all_have_begun() {
+  std::erase_if(announced_, [&](const Ticket& ticket) {
+    const bool done = transport_.done(ticket);
+    if (done && !ticket.is_send) {
+      last_to_begin_ = ticket.peer;
+    }
+    return done;
+  });
   return std::none_of(announced_.begin(), announced_.end(),
                       [](const Ticket& ticket) { return !ticket.is_send; });
 }

@@ -60,8 +60,9 @@ class Stopped : public Error {
 /// now_ns() at three points of a run.
 struct RunTimes {
   std::int64_t begin_ns = 0;
-  std::int64_t peers_ready_ns = 0;  ///< all peers of the schedule had begun it (if announced)
+  std::int64_t peers_ready_ns = 0;  ///< all ranks had begun it (if announced)
   std::int64_t end_ns = 0;
+  int last_to_begin = -1;  ///< the other rank whose announcement came last; -1: not announced
 };
 
 /// One per rank; used by one thread at a time. Allocates only when a schedule is longer than any
@@ -74,9 +75,11 @@ class Executor {
 
   /// Runs this rank's part; all ranks run theirs of the same collective, with the same `announce`.
   /// `buffer` holds schedule.count elements of `type`, `scratch` schedule.scratch. With `announce`
-  /// each rank first sends an empty message to every peer, so that waiting for a slower rank can be
-  /// told from transferring. Throws TimeoutError naming the peer, PeerLost, the abort reason, or
-  /// Stopped; the transport then still borrows the memory and can't be used again.
+  /// each rank first sends an empty message to every other rank, whether or not it is a peer of the
+  /// schedule: so waiting for a slower rank can be told from transferring, and a neighbour that
+  /// only waits itself from the rank that it waits for. Throws TimeoutError naming the peer,
+  /// PeerLost, the abort reason, or Stopped; the transport then still borrows the memory and can't
+  /// be used again.
   RunTimes run(const CompiledSchedule& plan, std::byte* buffer, std::byte* scratch, DataType type,
                bool announce);
 
@@ -89,8 +92,8 @@ class Executor {
 
   [[nodiscard]] std::byte* at(std::size_t element) const noexcept;
   void start(bool announce);
-  void announce_to_peers();
-  bool peers_ready();
+  void announce();
+  bool all_have_begun();
   bool advance();
   bool advance(const CompiledSchedule::Channel& channel, Progress& progress);
   void post(Index operation);
@@ -116,6 +119,7 @@ class Executor {
   std::vector<Progress> progress_;  ///< by channel
   std::vector<Index> locals_;       ///< ready to run
   std::vector<Ticket> announced_;   ///< empty messages under way
+  int last_to_begin_ = -1;
 };
 
 }  // namespace paceline

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/sync/exact_sum.h"
+#include "common/sync/reduction_order.h"
 #include "ring/codec_reducer.h"
 
 namespace paceline {
@@ -14,18 +15,18 @@ namespace {
 
 class PlainReducer final : public GradientReducer {
  public:
-  explicit PlainReducer(const ReducerPlace& place) : collective_(place.collective) {
+  explicit PlainReducer(const ReducerPlace& place) : sum_(place) {
     for (BucketId b = 0; b < place.plan.count(); ++b) {
-      collective_.prepare_allreduce(place.plan[b].size(), DataType::f32);
+      sum_.prepare(place.plan[b].size(), DataType::f32);
     }
   }
 
   RunTimes reduce(BucketId /*b*/, std::span<float> gradient, const StepInfo& /*step*/) override {
-    return collective_.allreduce(std::as_writable_bytes(gradient), DataType::f32, true);
+    return sum_(std::as_writable_bytes(gradient), DataType::f32);
   }
 
  private:
-  Collective& collective_;
+  ChunkedSum sum_;
 };
 
 class ExactReducer final : public GradientReducer {
@@ -33,10 +34,10 @@ class ExactReducer final : public GradientReducer {
   explicit ExactReducer(const ReducerPlace& place)
       : rank_(place.transport.rank()),
         world_(place.transport.size()),
-        collective_(place.collective),
+        sum_(place),
         staging_(place.transport.allocate(largest_bucket(place.plan) * sizeof(std::int64_t))) {
     for (BucketId b = 0; b < place.plan.count(); ++b) {
-      collective_.prepare_allreduce(place.plan[b].size(), DataType::i64);
+      sum_.prepare(place.plan[b].size(), DataType::i64);
     }
   }
 
@@ -48,8 +49,10 @@ class ExactReducer final : public GradientReducer {
     if (!to_fixed(gradient, sums, world_)) {
       throw fixed_range_error(rank_, b, world_);
     }
-    const RunTimes times = collective_.allreduce(bytes, DataType::i64, true);
-    from_fixed(sums, gradient);
+    const RunTimes times = sum_(bytes, DataType::i64);
+    const Range summed = sum_.summed(gradient.size());
+    from_fixed(sums.subspan(summed.begin, summed.size()),
+               gradient.subspan(summed.begin, summed.size()));
     return times;
   }
 
@@ -60,11 +63,25 @@ class ExactReducer final : public GradientReducer {
  private:
   int rank_;
   int world_;
-  Collective& collective_;
+  ChunkedSum sum_;
   std::unique_ptr<CommBuffer> staging_;
 };
 
 }  // namespace
+
+void ChunkedSum::prepare(std::size_t elements, DataType type) {
+  collective_.prepare(own_chunk_only_ ? CollectiveKind::reduce_scatter : CollectiveKind::allreduce,
+                      elements, type);
+}
+
+RunTimes ChunkedSum::operator()(std::span<std::byte> data, DataType type) {
+  return own_chunk_only_ ? collective_.reduce_scatter(data, type, true)
+                         : collective_.allreduce(data, type, true);
+}
+
+Range ChunkedSum::summed(std::size_t elements) const noexcept {
+  return own_chunk_only_ ? ring_chunk(elements, world_, rank_) : Range{0, elements};
+}
 
 std::size_t largest_bucket(const BucketPlan& plan) noexcept {
   std::size_t largest = 0;

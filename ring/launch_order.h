@@ -16,6 +16,9 @@ namespace paceline {
 /// One per rank; used by the communication thread, between collectives.
 class LaunchOrder {
  public:
+  /// The rank that decides.
+  static constexpr int kDecider = 0;
+
   /// The references outlive this; `stop` ends a wait with Stopped.
   LaunchOrder(Transport& transport, int buckets, Nanoseconds timeout,
               const std::atomic<bool>& stop);
@@ -25,7 +28,7 @@ class LaunchOrder {
   [[nodiscard]] bool open() const noexcept {
     return transport_.size() > 1 && launched_ > 0 && launched_ < buckets_ - 1;
   }
-  [[nodiscard]] bool decides() const noexcept { return transport_.rank() == 0; }
+  [[nodiscard]] bool decides() const noexcept { return transport_.rank() == kDecider; }
 
   /// Rank 0: tells the others that `bucket` is next.
   void tell(BucketId bucket);

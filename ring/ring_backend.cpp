@@ -53,6 +53,16 @@ void validate_hierarchical(const Config& config) {
   check_collective_techniques(config, false);
 }
 
+void validate_sharded(const Config& config) {
+  if (config.ring.algorithm != "auto" && config.ring.algorithm != "ring") {
+    throw ConfigError(fmt::format(
+        "ring.algorithm = {}: sync=sharded needs a reduce-scatter and an allgather, which exist "
+        "between all ranks directly or around a ring; allowed: auto, ring",
+        config.ring.algorithm));
+  }
+  check_sharded_techniques(config);
+}
+
 void validate_single(const Config& config) {
   check_no_wire(config);
   if (config.world != 1) {
@@ -84,6 +94,11 @@ Backend hierarchical_backend() {
   return backend<RingFlavour::hierarchical>(
       "hierarchical", "allreduce that sums within each node before it crosses to others",
       validate_hierarchical);
+}
+
+Backend sharded_backend() {
+  return backend<RingFlavour::sharded>(
+      "sharded", "reduce-scatter, step on this rank's shard, allgather (ZeRO-1)", validate_sharded);
 }
 
 Backend single_backend() {

@@ -11,6 +11,8 @@ namespace paceline {
 /// sync=hierarchical: sums within a node before anything crosses to another. Needs
 /// topology.ranks_per_node.
 [[nodiscard]] Backend hierarchical_backend();
+/// sync=sharded: as ring, but the optimizer's state is shared out between the workers (ZeRO-1).
+[[nodiscard]] Backend sharded_backend();
 /// sync=single: one worker, nothing to synchronise.
 [[nodiscard]] Backend single_backend();
 

@@ -72,6 +72,28 @@ void check_collective_techniques(const Config& config, bool flat) {
   }
 }
 
+void check_sharded_techniques(const Config& config) {
+  const std::string& optimizer = config.optimizer.name;
+  if (optimizer == "lars" || optimizer == "lamb") {
+    throw ConfigError(fmt::format(
+        "optimizer.name = {} with sync = sharded: it scales by norms of whole tensors, and shards "
+        "cut tensors; allowed: sgd, adam",
+        optimizer));
+  }
+  if (optimizer == "onebit_adam") {
+    throw ConfigError(
+        "optimizer.name = onebit_adam with sync = sharded: every rank needs all of the momentum "
+        "that it compresses, not a shard of it; allowed: sgd, adam");
+  }
+  if (config.compress.method != "none") {
+    throw ConfigError(fmt::format(
+        "compress = {} with sync = sharded: a reduce-scatter sums elements, not compressed "
+        "messages; allowed: compress = none with sync.wire = fp32, bf16 or fp16",
+        config.compress.method));
+  }
+  check_collective_techniques(config, true);
+}
+
 void check_no_wire(const Config& config) {
   if (const std::string format = travelling_format(config); !format.empty()) {
     throw ConfigError(

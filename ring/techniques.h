@@ -10,6 +10,9 @@ namespace paceline {
 /// under allreduce. `flat`: no algorithm that sums within nodes first or along a tree.
 void check_collective_techniques(const Config& config, bool flat);
 
+/// The same where each rank's optimizer steps a shard of the weights.
+void check_sharded_techniques(const Config& config);
+
 /// The same where one worker sends nothing at all.
 void check_no_wire(const Config& config);
 

@@ -41,6 +41,19 @@ INSTANTIATE_TEST_SUITE_P(All, RingAlgorithms,
                          ::testing::Values("auto", "ring", "tree", "halving_doubling"),
                          [](const auto& each) { return each.param; });
 
+TEST(Sharded, Conforms) {
+  for (const bool exact : {false, true}) {
+    Config config;
+    config.sync = "sharded";
+    config.sync_options.overlap = !exact;
+    config.sync_options.exact = exact;
+    config.ring.algorithm = exact ? "ring" : "auto";
+    for (const ConformanceCase& test : conformance_cases(config, exact ? 2 : 1, exact ? 5 : 8)) {
+      check_backend(sharded_backend(), test);
+    }
+  }
+}
+
 TEST(Hierarchical, Conforms) {
   for (const int ranks_per_node : {2, 3}) {
     Config config;

@@ -29,13 +29,13 @@ constexpr auto kHelloTimeout = std::chrono::seconds(5);
 constexpr int kSocketBufferBytes = 1 << 20;
 
 /// What the connecting side sends; the accepting side answers with the connecting rank's secret.
-struct Hello {
+struct TcpHello {
   std::uint64_t magic;
   std::uint64_t secret;  ///< of the accepting rank
   std::int32_t rank;     ///< of the connecting rank
   std::int32_t connection;
 };
-static_assert(sizeof(Hello) == 24);
+static_assert(sizeof(TcpHello) == 24);
 
 std::uint64_t random_secret() {
   std::random_device device;
@@ -54,7 +54,7 @@ struct Handshake {
   explicit Handshake(asio::io_context& io) : socket(io), timer(io) {}
   tcp::socket socket;
   asio::steady_timer timer;
-  Hello hello{};
+  TcpHello hello{};
   std::uint64_t answer = 0;
   std::vector<tcp::endpoint> targets;
 };
@@ -176,7 +176,7 @@ class TcpConnector::Impl {
 
   void send_hello(const std::shared_ptr<Handshake>& handshake, int peer) {
     tune(handshake->socket);
-    asio::async_write(handshake->socket, asio::buffer(&handshake->hello, sizeof(Hello)),
+    asio::async_write(handshake->socket, asio::buffer(&handshake->hello, sizeof(TcpHello)),
                       [this, handshake, peer](const error_code& error, std::size_t) {
                         if (error) {
                           refused(peer, error.message());
@@ -229,7 +229,7 @@ class TcpConnector::Impl {
         handshake->socket.close(ignored);
       }
     });
-    asio::async_read(handshake->socket, asio::buffer(&handshake->hello, sizeof(Hello)),
+    asio::async_read(handshake->socket, asio::buffer(&handshake->hello, sizeof(TcpHello)),
                      [this, handshake](const error_code& error, std::size_t) {
                        if (error || !expected(handshake->hello)) {
                          drop(*handshake);
@@ -239,7 +239,7 @@ class TcpConnector::Impl {
                      });
   }
 
-  [[nodiscard]] bool expected(const Hello& hello) const {
+  [[nodiscard]] bool expected(const TcpHello& hello) const {
     if (hello.magic != kMagic || hello.secret != endpoint_.secret || hello.rank <= self_ ||
         static_cast<std::size_t>(hello.rank) >= sockets_.size() || hello.connection < 0) {
       return false;

@@ -26,11 +26,11 @@ void select_random(std::size_t elements, std::uint64_t key, std::span<std::uint3
 /// `least` is under 2^31.
 template <typename Take>
 void for_each_at_least(std::span<const float> values, std::uint32_t least, Take take) {
-  constexpr std::size_t kLanes = 8;
+  constexpr std::size_t kFloats = 8;  // of a vector
   const __m256i magnitude = _mm256_set1_epi32(0x7FFFFFFF);
   const __m256i below = _mm256_set1_epi32(static_cast<std::int32_t>(least) - 1);
-  const std::size_t whole = values.size() / kLanes * kLanes;
-  for (std::size_t i = 0; i < whole; i += kLanes) {
+  const std::size_t whole = values.size() / kFloats * kFloats;
+  for (std::size_t i = 0; i < whole; i += kFloats) {
     const __m256i bits = _mm256_castps_si256(_mm256_loadu_ps(values.data() + i));
     const __m256i hits = _mm256_cmpgt_epi32(_mm256_and_si256(bits, magnitude), below);
     auto mask = static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(hits)));

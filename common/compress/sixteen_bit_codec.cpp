@@ -73,11 +73,11 @@ class SixteenBitCodec final : public Codec {
   template <typename Combine>
   static void by_block(std::span<const std::byte> message, const CodecContext& context,
                        std::span<float> values, Combine combine) {
-    constexpr std::size_t kBlock = 1024;
-    std::array<float, kBlock> decoded;
+    constexpr std::size_t kPiece = 1024;
+    std::array<float, kPiece> decoded;
     const auto* from = view<std::uint16_t>(message);
-    for (std::size_t begin = 0; begin < values.size(); begin += kBlock) {
-      const std::size_t n = std::min(kBlock, values.size() - begin);
+    for (std::size_t begin = 0; begin < values.size(); begin += kPiece) {
+      const std::size_t n = std::min(kPiece, values.size() - begin);
       Format::from({from + begin, n}, 1.0F / context.scale, std::span(decoded).first(n));
       float* __restrict to = values.data() + begin;
 #pragma omp simd

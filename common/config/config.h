@@ -39,7 +39,8 @@ struct PrecisionConfig {
 };
 
 struct NormConfig {
-  std::string kind = "none";  ///< none | batch | sync_batch | group | layer
+  std::string kind = "auto";  ///< auto (batch in resnets, else none) | none | batch | sync_batch |
+                              ///< group | layer
   int groups = 8;             ///< of kind group
   double momentum = 0.1;      ///< of the running statistics: new = (1-m)·old + m·batch
 };

@@ -58,10 +58,11 @@ void add_general_keys(std::vector<Key>& keys) {
   using namespace std::chrono_literals;
   keys.push_back(text("sync", top<&Config::sync>,
                       "the backend that synchronises gradients; in a file also sync.backend"));
-  keys.push_back(
-      choice("model", top<&Config::model>, {"softmax", "mlp", "cnn", "resmlp"},
-             "softmax regression, MLP 784-512-512-10, a CNN with two convolutions, or an "
-             "MLP with residual blocks that a step may leave out"));
+  keys.push_back(choice(
+      "model", top<&Config::model>, {"softmax", "mlp", "cnn", "resmlp", "resnet20", "resnet50"},
+      "softmax regression, MLP 784-512-512-10, a CNN with two convolutions, an MLP with "
+      "residual blocks that a step may leave out, ResNet-20 for 32x32 images, or ResNet-50 "
+      "v1.5"));
   keys.push_back(choice("device", top<&Config::device>, {"cpu", "cuda"},
                         "where layers compute; cuda is refused for now, and says why"));
   keys.push_back(integer("world", top<&Config::world>, 1, 1024, "workers"));
@@ -162,8 +163,9 @@ void add_technique_keys(std::vector<Key>& keys) {
                          in<&Config::precision, &PrecisionConfig::growth_every>, 1, kBillion,
                          "steps without overflow until the dynamic scale doubles"));
   keys.push_back(choice("norm.kind", in<&Config::norm, &NormConfig::kind>,
-                        {"none", "batch", "sync_batch", "group", "layer"},
-                        "normalisation after each hidden layer of mlp and cnn; also norm"));
+                        {"auto", "none", "batch", "sync_batch", "group", "layer"},
+                        "normalisation after each hidden layer of mlp and cnn and each convolution "
+                        "of a resnet; auto: batch in resnets, else none; also norm"));
   keys.push_back(integer("norm.groups", in<&Config::norm, &NormConfig::groups>, 1, 1024,
                          "of norm.kind=group; must divide the channels"));
   keys.push_back(number("norm.momentum", in<&Config::norm, &NormConfig::momentum>,

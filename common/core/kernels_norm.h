@@ -110,7 +110,7 @@ struct GroupMoments {
   }
 };
 
-/// Row r: y = γ·(x − mean)·inverse + β, then a ReLU if asked for.
+/// Row r: y = γ·(x − mean)·inverse + β (+ addend), then a ReLU if asked for.
 struct Normalise {
   const float* x;
   float* y;
@@ -121,6 +121,7 @@ struct Normalise {
   std::int64_t rows;  ///< of a slab
   std::int64_t columns;
   bool relu;
+  const float* addend = nullptr;  ///< shaped like y; null: nothing
 
   template <typename Team>
   PACELINE_HD void operator()(const Team& team, std::int64_t row) const {
@@ -128,6 +129,16 @@ struct Normalise {
     const float* from = x + row * columns;
     float* to = y + row * columns;
     const float floor = relu ? 0.0F : -INFINITY;
+    if (addend != nullptr) {
+      const float* more = addend + row * columns;
+#pragma omp simd
+      for (std::int64_t c = team.lane(); c < columns; c += team.size()) {
+        const float value =
+            (from[c] - mean[slab + c]) * (inverse[slab + c] * gamma[c]) + beta[c] + more[c];
+        to[c] = value < floor ? floor : value;  // keeps NaN
+      }
+      return;
+    }
 #pragma omp simd
     for (std::int64_t c = team.lane(); c < columns; c += team.size()) {
       const float value = (from[c] - mean[slab + c]) * (inverse[slab + c] * gamma[c]) + beta[c];

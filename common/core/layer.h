@@ -39,6 +39,9 @@ struct ForwardPass {
   const float* weights;      ///< the layer's tensors, one after the other as in parameters()
   float* buffers = nullptr;  ///< its buffer_elements() floats of state, read and written
   bool training = true;      ///< false: evaluation, which leaves `buffers` alone
+  /// Norms only: added to the output before its activation, shaped like it; null: nothing. In
+  /// backward its gradient is `d_output` as the layer leaves it (masked by a ReLU that it masks).
+  const float* addend = nullptr;
 };
 
 /// Operands of one backward call; the activations are those of the forward call before it.
@@ -55,7 +58,8 @@ struct BackwardPass {
 /// What is rounded to the format of precision.compute around a layer.
 enum class Rounding : std::uint8_t {
   all,          ///< weights, their gradients, outputs and input gradients: products
-  activations,  ///< outputs and input gradients; parameters stay fp32: norms
+  activations,  ///< outputs and input gradients; parameters stay fp32 (norms), or are the layer's
+                ///< own affair (blocks)
   nothing,      ///< the layer moves values only
 };
 

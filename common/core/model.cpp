@@ -6,32 +6,20 @@
 #include <algorithm>
 
 #include "common/base/error.h"
-#include "common/core/cpu/layers.h"
-#include "common/core/cpu/norm.h"
+#include "common/core/cpu/model_parts.h"
 #include "common/core/cpu/residual.h"
+#include "common/core/resnet.h"
 #include "common/core/sequential.h"
 
 namespace paceline {
 
 namespace {
 
-NormKind norm_kind(const std::string& name) {
-  return name == "batch"        ? NormKind::batch
-         : name == "sync_batch" ? NormKind::sync_batch
-         : name == "group"      ? NormKind::group
-                                : NormKind::layer;
-}
-
-/// Where the processor lacks a format, products are computed in fp32 from values rounded to it.
-Precision operands(const ModelOptions& options) {
-  return native_precision(options.precision) ? options.precision : Precision::fp32;
-}
-
 /// Appends layers, each fed by the one before.
 class Chain {
  public:
   Chain(SampleShape input, const ModelOptions& options)
-      : shape_(input), options_(options), context_(make_dnnl_context(operands(options))) {}
+      : shape_(input), options_(options), context_(make_model_context(options)) {}
 
   /// Flattens first where that changes the order.
   Chain& linear(const char* name, std::int64_t outputs) {
@@ -70,10 +58,8 @@ class Chain {
     return add(make_linear(context_, name, shape_, outputs, activation));
   }
   Chain& norm_and_relu(const char* of, ReluMask mask) {
-    const NormConfig& norm = options_.norm;
     return add(make_norm(fmt::format("{}_norm", of), shape_,
-                         {norm_kind(norm.kind), norm.groups, norm.momentum, Activation::relu, mask,
-                          options_.reducer}));
+                         norm_setup(options_, Activation::relu, mask)));
   }
   Chain& add(std::unique_ptr<Layer> layer) {
     shape_ = layer->output_shape();
@@ -90,19 +76,39 @@ class Chain {
 }  // namespace
 
 const std::vector<std::string>& model_names() {
-  static const std::vector<std::string> names{"softmax", "mlp", "cnn", "resmlp"};
+  static const std::vector<std::string> names{"softmax", "mlp",      "cnn",
+                                              "resmlp",  "resnet20", "resnet50"};
   return names;
 }
 
 namespace {
 
+bool is_resnet(std::string_view name) {
+  return name == "resnet20" || name == "resnet50";
+}
+
+/// With norm.kind = auto the model's own.
+ModelOptions resolved(std::string_view name, ModelOptions options) {
+  if (options.norm.kind == "auto") {
+    options.norm.kind = is_resnet(name) ? "batch" : "none";
+  }
+  return options;
+}
+
 void check_abilities(std::string_view name, const ModelOptions& options) {
   if (std::ranges::find(model_names(), name) == model_names().end()) {
     throw ConfigError(fmt::format("model: {}, allowed {}", name, fmt::join(model_names(), ", ")));
   }
-  if (options.norm.kind != "none" && name != "mlp" && name != "cnn") {
+  if (is_resnet(name) && options.norm.kind == "none") {
     throw ConfigError(fmt::format(
-        "norm.kind = \"{}\" needs model = mlp or cnn: {} has no layer that is followed by a norm",
+        "norm.kind = \"none\" with model = {}: its blocks end in a norm; allowed: auto (batch), "
+        "batch, sync_batch, group, layer",
+        name));
+  }
+  if (options.norm.kind != "none" && name != "mlp" && name != "cnn" && !is_resnet(name)) {
+    throw ConfigError(fmt::format(
+        "norm.kind = \"{}\" needs model = mlp, cnn, resnet20 or resnet50: {} has no layer that is "
+        "followed by a norm",
         options.norm.kind, name));
   }
   if (options.drop_path > 0.0 && name != "resmlp") {
@@ -122,8 +128,12 @@ std::unique_ptr<Model> make_model(std::string_view name, SampleShape input, int 
         fmt::format("model {}: input {}x{}x{}, {} classes, {} threads; each must be at least 1",
                     name, input.height, input.width, input.channels, classes, options.threads));
   }
-  check_abilities(name, options);
-  Chain chain(input, options);
+  const ModelOptions own = resolved(name, options);
+  check_abilities(name, own);
+  if (is_resnet(name)) {
+    return make_resnet(name, resnet_plan(name), input, classes, own);
+  }
+  Chain chain(input, own);
   if (name == "softmax") {
     return chain.linear("fc", classes).finish(name);
   }

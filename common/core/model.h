@@ -113,7 +113,7 @@ class Model {
   [[nodiscard]] virtual std::size_t activation_bytes() const noexcept = 0;
 };
 
-/// Names that make_model takes: softmax, mlp, cnn, resmlp.
+/// Names that make_model takes: softmax, mlp, cnn, resmlp, resnet20, resnet50.
 [[nodiscard]] const std::vector<std::string>& model_names();
 
 /// The CPU model (oneDNN). Throws ConfigError for an unknown name and for what check_model_options

@@ -27,7 +27,7 @@ struct Options {
   std::int64_t batch = 64;
   std::string folder;
   std::string precision = "fp32";
-  std::string norm = "none";
+  std::string norm = "auto";
 };
 
 ModelOptions model_options(const Options& options) {
@@ -112,7 +112,9 @@ class Loop {
 
 std::unique_ptr<Dataset> load(const Options& options, Split split) {
   if (options.folder.empty()) {
-    return make_synthetic(split == Split::train ? 10000 : 1000, {28, 28, 1}, 10, 1, split);
+    const bool cifar = options.model == "resnet20";
+    return make_synthetic(split == Split::train ? 10000 : 1000,
+                          cifar ? SampleShape{32, 32, 3} : SampleShape{28, 28, 1}, 10, 1, split);
   }
   return load_fashion_mnist(options.folder, split, 0);
 }

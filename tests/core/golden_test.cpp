@@ -2,8 +2,6 @@
 // Models and optimizers against PyTorch in float64 (make_golden.py).
 #include <gtest/gtest.h>
 
-#include <cmath>
-
 #include "common/core/model.h"
 #include "common/core/optimizer.h"
 #include "tests/core/golden.h"
@@ -35,34 +33,7 @@ TEST_P(GoldenModel, GradientsMatchPyTorch) {
 
   EXPECT_NEAR(result.loss_sum, golden.at("loss").at(0), kTolerance * golden.at("loss").at(0));
   EXPECT_EQ(static_cast<double>(result.correct), golden.at("correct").at(0));
-  for (const Parameter& parameter : model->parameters()) {
-    SCOPED_TRACE(parameter.name);
-    const std::vector<double>& expected = golden.at(parameter.name);
-    const auto stride = static_cast<std::size_t>(expected.at(0));
-    if (expected.at(2) < 1e-9) {  // a bias that BatchNorm takes out again: rounding is left
-      for (std::size_t i = parameter.range.begin; i < parameter.range.end; ++i) {
-        ASSERT_NEAR(gradients[i], 0.0F, 1e-5F);
-      }
-      continue;
-    }
-    const double top = expected.at(3);
-    double sum = 0.0;
-    double squares = 0.0;
-    std::size_t compared = 0;
-    for (std::size_t i = 0; i < parameter.range.size(); ++i) {
-      const double gradient = static_cast<double>(gradients[parameter.range.begin + i]);
-      sum += gradient;
-      squares += gradient * gradient;
-      if (i % stride == 0) {
-        ASSERT_NEAR(gradient, expected.at(4 + i / stride), kTolerance * top) << "element " << i;
-        ++compared;
-      }
-    }
-    EXPECT_EQ(compared, expected.size() - 4);
-    EXPECT_NEAR(std::sqrt(squares), expected.at(2), kTolerance * expected.at(2));
-    EXPECT_NEAR(sum, expected.at(1),
-                kTolerance * top * std::sqrt(static_cast<double>(parameter.range.size())));
-  }
+  test::expect_gradients(*model, gradients, golden, kTolerance);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenModel,

@@ -97,9 +97,9 @@ def line(file, name, numbers):
     file.write(name + "".join(f" {float(number):.9g}" for number in numbers) + "\n")
 
 
-def summary(file, name, tensor):
+def summary(file, name, tensor, kept=SAMPLES_KEPT):
     flat = tensor.reshape(-1)
-    stride = max(1, len(flat) // SAMPLES_KEPT)
+    stride = max(1, len(flat) // kept)
     line(file, name, [stride, flat.sum(), flat.norm(), flat.abs().max(), *flat[::stride]])
 
 
@@ -127,6 +127,86 @@ def write_model(folder, name, samples=6, seed=7):
             norm = key.split(".")[0].endswith("_norm")
             ours = key.replace("weight", "gamma").replace("bias", "beta") if norm else key
             summary(file, ours, parameter.grad)
+
+
+class ResNetBlock(nn.Module):
+    """Basic (two 3x3) or bottleneck (1x1, 3x3 with the stride, 1x1); projection shortcuts."""
+
+    def __init__(self, inputs, width, stride, bottleneck):
+        super().__init__()
+        outputs = 4 * width if bottleneck else width
+        shapes = ([(width, 1, 1), (width, 3, stride), (outputs, 1, 1)] if bottleneck
+                  else [(width, 3, stride), (outputs, 3, 1)])
+        self.depth = len(shapes)
+        channels = inputs
+        for i, (to, kernel, step) in enumerate(shapes, 1):
+            setattr(self, f"conv{i}",
+                    nn.Conv2d(channels, to, kernel, step, kernel // 2, bias=False))
+            setattr(self, f"conv{i}_norm", nn.BatchNorm2d(to))
+            channels = to
+        self.projects = stride != 1 or inputs != outputs
+        if self.projects:
+            self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+            self.shortcut_norm = nn.BatchNorm2d(outputs)
+
+    def forward(self, x):
+        y = x
+        for i in range(1, self.depth + 1):
+            y = getattr(self, f"conv{i}_norm")(getattr(self, f"conv{i}")(y))
+            y = torch.relu(y) if i < self.depth else y
+        return torch.relu(y + (self.shortcut_norm(self.shortcut(x)) if self.projects else x))
+
+
+class ResNet(nn.Module):
+    def __init__(self, bottleneck, large_stem, width, blocks, classes):
+        super().__init__()
+        self.conv1 = (nn.Conv2d(3, width, 7, 2, 3, bias=False) if large_stem
+                      else nn.Conv2d(3, width, 3, 1, 1, bias=False))
+        self.conv1_norm = nn.BatchNorm2d(width)
+        self.pool = nn.MaxPool2d(3, 2, 1) if large_stem else nn.Identity()
+        self.stages = len(blocks)
+        channels = width
+        for stage, count in enumerate(blocks):
+            layers = []
+            for b in range(count):
+                layers.append(ResNetBlock(channels, width << stage,
+                                          2 if stage > 0 and b == 0 else 1, bottleneck))
+                channels = (width << stage) * (4 if bottleneck else 1)
+            setattr(self, f"layer{stage + 1}", nn.Sequential(*layers))
+        self.fc = nn.Linear(channels, classes)
+
+    def forward(self, x):
+        x = self.pool(torch.relu(self.conv1_norm(self.conv1(x))))
+        for stage in range(self.stages):
+            x = getattr(self, f"layer{stage + 1}")(x)
+        return self.fc(x.mean((2, 3)))
+
+
+def write_resnet(folder, name, model, size, samples, kept, seed=7):
+    """Gradients of one batch, then an evaluation of it with the running statistics."""
+    model = model.double()
+    named = dict(model.named_parameters())
+    for key, parameter in named.items():
+        if "_norm." in key:
+            continue  # starts with 1 and 0
+        fan_in = named[key.replace(".bias", ".weight")][0].numel()
+        weights = uniform(stream_key(seed, key), parameter.numel(), 1.0 / math.sqrt(fan_in))
+        parameter.data = weights.to(torch.float32).to(torch.float64).reshape(parameter.shape)
+    x = values(11, samples * size * size * 3).reshape(samples, size, size, 3).permute(0, 3, 1, 2)
+    y = labels(13, samples, 10)
+    logits = model(x)
+    loss = nn.functional.cross_entropy(logits, y, reduction="sum")
+    loss.backward()
+    model.eval()
+    evaluation = nn.functional.cross_entropy(model(x), y, reduction="sum")
+    with open(os.path.join(folder, name + ".txt"), "w", encoding="ascii") as file:
+        line(file, "loss", [loss])
+        line(file, "correct", [(logits.argmax(1) == y).sum()])
+        line(file, "evaluation", [evaluation])
+        for key, parameter in named.items():
+            norm = "_norm." in key
+            ours = key.replace("weight", "gamma").replace("bias", "beta") if norm else key
+            summary(file, ours, parameter.grad, kept)
 
 
 def write_norms(folder):
@@ -197,6 +277,8 @@ def main():
     os.makedirs(folder, exist_ok=True)
     for name in ("softmax", "mlp", "cnn", "mlp_layer", "cnn_batch", "cnn_group"):
         write_model(folder, name)
+    write_resnet(folder, "resnet20", ResNet(False, False, 16, [3, 3, 3], 10), 12, 6, 4)
+    write_resnet(folder, "bottleneck", ResNet(True, True, 4, [1, 2, 1], 10), 40, 4, 6)
     write_norms(folder)
     write_optimizers(folder)
 

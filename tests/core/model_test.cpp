@@ -60,6 +60,8 @@ struct Fixture {
 };
 
 class AnyModel : public testing::TestWithParam<const char*> {};
+/// Models whose samples do not see each other: without BatchNorm.
+class PlainModel : public AnyModel {};
 
 TEST_P(AnyModel, LaysOutItsArenaInBackwardOrder) {
   const Fixture f(GetParam());
@@ -71,14 +73,14 @@ TEST_P(AnyModel, LaysOutItsArenaInBackwardOrder) {
         std::accumulate(p.shape.begin(), p.shape.end(), std::int64_t{1}, std::multiplies<>());
     EXPECT_EQ(p.range.size(), static_cast<std::size_t>(elements)) << p.name;
     EXPECT_LE(p.layer, layer) << p.name;
-    EXPECT_EQ(p.name.substr(0, p.name.find('.')), f.model->layer_name(p.layer));
+    EXPECT_TRUE(p.name.starts_with(std::string(f.model->layer_name(p.layer)) + ".")) << p.name;
     end = p.range.end;
     layer = p.layer;
   }
   EXPECT_EQ(end, f.model->parameter_elements());
 }
 
-TEST_P(AnyModel, SampledGradientMatchesCentralDifferences) {
+TEST_P(PlainModel, SampledGradientMatchesCentralDifferences) {
   const SampleShape shape{8, 8, 2};
   Fixture f(GetParam(), shape, 3);
   const BatchResult result = f.train();
@@ -150,7 +152,7 @@ TEST_P(AnyModel, GivesTheSameBitsWhenSeveralComputeAtOnce) {
   }
 }
 
-TEST_P(AnyModel, SumsOverSamplesWhateverTheBatches) {
+TEST_P(PlainModel, SumsOverSamplesWhateverTheBatches) {
   Fixture f(GetParam());
   const BatchResult whole = f.train();
   const auto expected = test::widen(f.gradients);
@@ -237,7 +239,7 @@ TEST_P(AnyModel, MakesZeroGradientsOfNoSamples) {
   EXPECT_EQ(f.model->evaluate_batch(f.part(0, 0), f.weights).loss_sum, 0.0);
 }
 
-TEST_P(AnyModel, EvaluatesAsItTrains) {
+TEST_P(PlainModel, EvaluatesAsItTrains) {
   Fixture f(GetParam(), {28, 28, 1}, 150);
   const BatchResult trained = f.train();
   const BatchResult evaluated = f.model->evaluate_batch(f.part(0, f.samples), f.weights);
@@ -276,7 +278,7 @@ TEST_P(AnyModel, NeverFallsBackToReferenceCode) {
   }
 }
 
-TEST_P(AnyModel, InitialisesFromTheSeedAlone) {
+TEST_P(PlainModel, InitialisesFromTheSeedAlone) {
   Fixture f(GetParam());
   std::vector<float> again(f.weights.size());
   std::vector<float> other(f.weights.size());
@@ -316,14 +318,24 @@ TEST_P(AnyModel, RefusesBatchesThatDoNotFit) {
                Error);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, AnyModel, testing::ValuesIn([] {
-                           std::vector<const char*> names;
-                           for (const std::string& name : model_names()) {
-                             names.push_back(name.c_str());
-                           }
-                           return names;
-                         }()),
-                         [](const auto& tested) { return std::string(tested.param); });
+/// ResNet-50 is left out: resnet_test has its parts in a smaller size.
+std::vector<const char*> names_of_models(bool plain) {
+  std::vector<const char*> names;
+  for (const std::string& name : model_names()) {
+    if (name != "resnet50" && !(plain && name == "resnet20")) {
+      names.push_back(name.c_str());
+    }
+  }
+  return names;
+}
+
+std::string name_of_case(const testing::TestParamInfo<const char*>& tested) {
+  return tested.param;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, AnyModel, testing::ValuesIn(names_of_models(false)), name_of_case);
+INSTANTIATE_TEST_SUITE_P(Models, PlainModel, testing::ValuesIn(names_of_models(true)),
+                         name_of_case);
 
 TEST(Model, CountsFlops) {
   const auto cnn = make_model("cnn", {28, 28, 1}, 10);
@@ -339,7 +351,7 @@ TEST(Model, CountsFlops) {
 }
 
 TEST(Model, RefusesUnknownNamesAndSmallInputs) {
-  EXPECT_THROW(static_cast<void>(make_model("resnet", {28, 28, 1}, 10)), ConfigError);
+  EXPECT_THROW(static_cast<void>(make_model("resnet18", {28, 28, 1}, 10)), ConfigError);
   EXPECT_THROW(static_cast<void>(make_model("cnn", {5, 28, 1}, 10)), ConfigError);
   EXPECT_THROW(static_cast<void>(make_model("cnn", {4, 4, 1}, 10)), ConfigError);
   EXPECT_THROW(static_cast<void>(make_model("mlp", {28, 28, 1}, 0)), ConfigError);

@@ -308,7 +308,7 @@ TEST(ModelOptions, RefusesWhatAModelCannotDoByName) {
     EXPECT_NE(refusal(config).find(text), std::string::npos) << refusal(config);
   };
   EXPECT_EQ(refusal({}), "");
-  expect("norm.kind = \"batch\" needs model = mlp or cnn: softmax", [](Config& c) {
+  expect("norm.kind = \"batch\" needs model = mlp, cnn, resnet20 or resnet50: softmax", [](Config& c) {
     c.model = "softmax";
     c.norm.kind = "batch";
   });

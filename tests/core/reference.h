@@ -74,6 +74,70 @@ Tensor<T> conv2d(const Tensor<T>& x, SampleShape in, std::int64_t out,
   return y;
 }
 
+/// Square windows over an image, with zeros around it.
+struct Windows {
+  SampleShape in;
+  std::int64_t kernel;
+  std::int64_t stride;
+  std::int64_t padding;
+  [[nodiscard]] std::int64_t rows() const {
+    return (in.height + 2 * padding - kernel) / stride + 1;
+  }
+  [[nodiscard]] std::int64_t columns() const {
+    return (in.width + 2 * padding - kernel) / stride + 1;
+  }
+  /// Calls f(output position, input position, i·kernel + j) for all that lies in the image, the
+  /// positions counted over all samples.
+  template <typename F>
+  void visit(std::int64_t samples, const F& f) const {
+    for (std::int64_t to = 0; to < samples * rows() * columns(); ++to) {
+      const std::int64_t s = to / (rows() * columns());
+      const std::int64_t top = to / columns() % rows() * stride - padding;
+      const std::int64_t left = to % columns() * stride - padding;
+      for (std::int64_t k = 0; k < kernel * kernel; ++k) {
+        const std::int64_t h = top + k / kernel;
+        const std::int64_t w = left + k % kernel;
+        if (h >= 0 && h < in.height && w >= 0 && w < in.width) {
+          f(to, (s * in.height + h) * in.width + w, k);
+        }
+      }
+    }
+  }
+};
+
+/// weight [out, c, kernel, kernel], no bias.
+template <typename T>
+Tensor<T> window_conv2d(const Tensor<T>& x, const Windows& windows, std::int64_t out,
+                        std::span<const T> weight) {
+  const std::int64_t n = static_cast<std::int64_t>(x.size()) / windows.in.elements();
+  const std::int64_t channels = windows.in.channels;
+  const std::int64_t places = windows.kernel * windows.kernel;
+  Tensor<T> y(index(n * windows.rows() * windows.columns() * out));
+  windows.visit(n, [&](std::int64_t to, std::int64_t from, std::int64_t place) {
+    for (std::int64_t o = 0; o < out; ++o) {
+      for (std::int64_t c = 0; c < channels; ++c) {
+        y[index(to * out + o)] +=
+            weight[index((o * channels + c) * places + place)] * x[index(from * channels + c)];
+      }
+    }
+  });
+  return y;
+}
+
+template <typename T>
+Tensor<T> window_max(const Tensor<T>& x, const Windows& windows) {
+  const std::int64_t n = static_cast<std::int64_t>(x.size()) / windows.in.elements();
+  const std::int64_t channels = windows.in.channels;
+  Tensor<T> y(index(n * windows.rows() * windows.columns() * channels), T{-1e30});
+  windows.visit(n, [&](std::int64_t to, std::int64_t from, std::int64_t) {
+    for (std::int64_t c = 0; c < channels; ++c) {
+      y[index(to * channels + c)] =
+          std::max(y[index(to * channels + c)], x[index(from * channels + c)]);
+    }
+  });
+  return y;
+}
+
 template <typename T>
 Tensor<T> relu(Tensor<T> x) {
   for (T& value : x) {

@@ -17,19 +17,26 @@ using Type = dnnl::memory::data_type;
 constexpr auto kF32 = dnnl::memory::data_type::f32;
 constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
 
-constexpr std::int64_t kKernel = 3;
+SampleShape convolved(const SampleShape& in, const ConvShape& conv) {
+  const auto extent = [&](std::int64_t of) {
+    return (of + 2 * conv.padding - conv.kernel) / conv.stride + 1;
+  };
+  return {extent(in.height), extent(in.width), conv.outputs};
+}
 
 class Conv2d final : public DnnlLayer {
  public:
   Conv2d(std::shared_ptr<DnnlContext> context, std::string name, SampleShape input,
-         std::int64_t outputs, Activation activation, ReluMask mask)
-      : DnnlLayer(std::move(context), std::move(name), input,
-                  {input.height - kKernel + 1, input.width - kKernel + 1, outputs},
+         const ConvShape& conv, Activation activation, ReluMask mask)
+      : DnnlLayer(std::move(context), std::move(name), input, convolved(input, conv),
                   {activation == Activation::relu,
                    mask,
-                   {outputs, input.channels, kKernel, kKernel},
-                   input.channels * kKernel * kKernel,
-                   Desc({outputs, input.channels, kKernel, kKernel}, kF32, Tag::abcd)}) {}
+                   {conv.outputs, input.channels, conv.kernel, conv.kernel},
+                   input.channels * conv.kernel * conv.kernel,
+                   Desc({conv.outputs, input.channels, conv.kernel, conv.kernel}, kF32, Tag::abcd),
+                   conv.bias}),
+        strides_{conv.stride, conv.stride},
+        padding_{conv.padding, conv.padding} {}
 
   [[nodiscard]] double flops() const override {
     return 2.0 * static_cast<double>(output_shape().elements() * setup().fan_in);
@@ -49,7 +56,7 @@ class Conv2d final : public DnnlLayer {
   [[nodiscard]] Desc any_weight(Type type) const { return {setup().weight.dims(), type, Tag::any}; }
 
   [[nodiscard]] Forward::primitive_desc forward_desc(std::int64_t samples) const {
-    const Desc bias({output_shape().channels}, kF32, Tag::a);
+    const Desc bias = setup().bias ? Desc({output_shape().channels}, kF32, Tag::a) : Desc();
     const Type type = context().operand_type();
     return {{dnnl::prop_kind::forward_training, kAlgorithm, input_desc(samples, type),
              any_weight(type), bias, output_desc(samples, kF32), strides_, padding_, padding_},
@@ -62,8 +69,8 @@ class Conv2d final : public DnnlLayer {
     p.forward = DnnlOp::make<Forward>(context(), desc, "forward",
                                       {{DNNL_ARG_SRC, desc.src_desc()},
                                        {DNNL_ARG_WEIGHTS, desc.weights_desc()},
-                                       {DNNL_ARG_BIAS, desc.bias_desc()},
-                                       {DNNL_ARG_DST, desc.dst_desc()}});
+                                       {DNNL_ARG_DST, desc.dst_desc()},
+                                       {DNNL_ARG_BIAS, desc.bias_desc()}});
     p.forward_weight = DnnlReorder(context(), setup().weight, desc.weights_desc());
     context().reserve(0, desc.weights_desc().get_size());
     make_operand(p.input, 0, input_desc(samples, kF32), desc.src_desc());
@@ -99,22 +106,30 @@ class Conv2d final : public DnnlLayer {
     context().reserve(0, data.weights_desc().get_size());
   }
 
-  dnnl::memory::dims strides_{1, 1};
-  dnnl::memory::dims padding_{0, 0};
+  dnnl::memory::dims strides_;
+  dnnl::memory::dims padding_;
 };
 
 }  // namespace
 
 std::unique_ptr<Layer> make_conv2d(std::shared_ptr<DnnlContext> context, std::string name,
+                                   SampleShape input, const ConvShape& shape, Activation activation,
+                                   ReluMask mask) {
+  const std::int64_t least = shape.kernel - 2 * shape.padding;
+  if (input.height < least || input.width < least) {
+    throw ConfigError(
+        fmt::format("layer {}: {}x{} convolution of a {}x{} input, at least {}x{} is needed", name,
+                    shape.kernel, shape.kernel, input.height, input.width, least, least));
+  }
+  return std::make_unique<Conv2d>(std::move(context), std::move(name), input, shape, activation,
+                                  mask);
+}
+
+std::unique_ptr<Layer> make_conv2d(std::shared_ptr<DnnlContext> context, std::string name,
                                    SampleShape input, std::int64_t outputs, Activation activation,
                                    ReluMask mask) {
-  if (input.height < kKernel || input.width < kKernel) {
-    throw ConfigError(
-        fmt::format("layer {}: 3x3 convolution of a {}x{} input, at least 3x3 is needed", name,
-                    input.height, input.width));
-  }
-  return std::make_unique<Conv2d>(std::move(context), std::move(name), input, outputs, activation,
-                                  mask);
+  return make_conv2d(std::move(context), std::move(name), input, ConvShape{.outputs = outputs},
+                     activation, mask);
 }
 
 }  // namespace paceline

@@ -13,8 +13,11 @@ DnnlLayer::DnnlLayer(std::shared_ptr<DnnlContext> context, std::string name, Sam
       weight_elements_(setup_.weight.get_size() / sizeof(float)) {}
 
 std::vector<ParameterSpec> DnnlLayer::parameters() const {
-  return {{"weight", setup_.weight_shape, setup_.fan_in},
-          {"bias", {output_shape().channels}, setup_.fan_in}};
+  std::vector<ParameterSpec> all{{"weight", setup_.weight_shape, setup_.fan_in}};
+  if (setup_.bias) {
+    all.push_back({"bias", {output_shape().channels}, setup_.fan_in});
+  }
+  return all;
 }
 
 void DnnlLayer::make_operand(DnnlReorder& reorder, std::size_t index,
@@ -53,8 +56,21 @@ void DnnlLayer::forward(const ForwardPass& pass) {
     p.forward_weight.run(*context_, pass.weights, context_->staging());
     weight = context_->staging();
   }
-  p.forward.run(*context_,
-                {operand(p.input, 0, pass.input), weight, bias(pass.weights), pass.output});
+  const void* input = operand(p.input, 0, pass.input);
+  if (setup_.bias) {
+    p.forward.run(*context_, {input, weight, pass.output, bias(pass.weights)});
+  } else {
+    p.forward.run(*context_, {input, weight, pass.output});
+  }
+}
+
+void DnnlLayer::find_bias_gradient(const BackwardPass& pass) const {
+  const bool mask = setup_.relu && setup_.mask == ReluMask::here;
+  const std::int64_t columns = output_shape().channels;
+  kernels::for_column_tiles(
+      columns, kernels::BiasGradient{mask ? pass.output : nullptr, pass.d_output,
+                                     pass.gradients + weight_elements_,
+                                     pass.samples * output_shape().elements() / columns, columns});
 }
 
 void DnnlLayer::backward(const BackwardPass& pass) {
@@ -62,12 +78,9 @@ void DnnlLayer::backward(const BackwardPass& pass) {
   if (!p.backward_weights) {
     make_backward(pass.samples, pass.d_input != nullptr, p);
   }
-  const bool mask = setup_.relu && setup_.mask == ReluMask::here;
-  const std::int64_t columns = output_shape().channels;
-  kernels::for_column_tiles(
-      columns, kernels::BiasGradient{mask ? pass.output : nullptr, pass.d_output,
-                                     pass.gradients + weight_elements_,
-                                     pass.samples * output_shape().elements() / columns, columns});
+  if (setup_.bias) {
+    find_bias_gradient(pass);
+  }
   float* gradient = p.weight_gradient.needed() ? context_->staging() : pass.gradients;
   const void* d_output = operand(p.output_gradient, 1, pass.d_output);
   p.backward_weights.run(*context_, {operand(p.input, 0, pass.input), gradient, d_output});

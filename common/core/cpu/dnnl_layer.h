@@ -28,7 +28,7 @@ class DnnlLayer : public Layer {
   /// ours: one pass together with the ReLU's mask. The reorders also bring fp32 into the operands'
   /// type.
   struct Primitives {
-    DnnlOp forward;               ///< input, weight, bias, output
+    DnnlOp forward;               ///< input, weight, output, bias (if there is one)
     DnnlOp backward_weights;      ///< input, weight gradient, output gradient
     DnnlOp backward_data;         ///< input gradient, weight, output gradient
     DnnlReorder forward_weight;   ///< arena -> what forward wants
@@ -44,6 +44,7 @@ class DnnlLayer : public Layer {
     std::vector<std::int64_t> weight_shape;  ///< in the arena
     std::int64_t fan_in;
     dnnl::memory::desc weight;  ///< dense layout of the arena, in the primitives' dimensions
+    bool bias = true;
   };
 
   DnnlLayer(std::shared_ptr<DnnlContext> context, std::string name, SampleShape input,
@@ -63,6 +64,8 @@ class DnnlLayer : public Layer {
   /// `values` themselves or, through `reorder`, a copy in the operand's area.
   const void* operand(DnnlReorder& reorder, std::size_t index, const float* values) const;
   const float* bias(const float* weights);
+  /// Together with the ReLU's mask.
+  void find_bias_gradient(const BackwardPass& pass) const;
 
   std::shared_ptr<DnnlContext> context_;
   Setup setup_;

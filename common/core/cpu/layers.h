@@ -57,11 +57,38 @@ enum class ReluMask : std::uint8_t {
                                                  std::int64_t outputs, Activation activation,
                                                  ReluMask mask);
 
+/// Extents of a convolution: square kernels, the same in both directions.
+struct ConvShape {
+  std::int64_t outputs = 1;  ///< channels
+  std::int64_t kernel = 3;
+  std::int64_t stride = 1;
+  std::int64_t padding = 0;  ///< zeros around the input
+  bool bias = true;
+};
+
+/// Any such convolution, output (h + 2·padding − kernel)/stride + 1 rows:
+/// y[h, w, o] = act(b[o] + Σ_{i, j, c} x[h·stride+i−padding, w·stride+j−padding, c]·W[o, c, i, j]).
+/// Throws ConfigError when the kernel does not fit into the padded input.
+[[nodiscard]] std::unique_ptr<Layer> make_conv2d(std::shared_ptr<DnnlContext> context,
+                                                 std::string name, SampleShape input,
+                                                 const ConvShape& shape, Activation activation,
+                                                 ReluMask mask);
+
 /// 2×2 maximum, stride 2; an odd last row or column is left out and gets no gradient. The gradient
 /// goes to the first of equal maxima in row order.
 /// `after_relu`: the input is a ReLU's output, and d_input also carries that ReLU's mask: a maximum
 /// of 0 passes nothing on. Throws ConfigError when the input is smaller than 2×2.
 [[nodiscard]] std::unique_ptr<Layer> make_max_pool(std::string name, SampleShape input,
                                                    bool after_relu);
+
+/// kernel×kernel maximum with `stride` and `padding` (never chosen), kernel ≤ 15, for windows that
+/// may overlap: an input gets the gradients of all windows whose first maximum it is, in row order.
+/// Throws ConfigError when the kernel does not fit into the padded input.
+[[nodiscard]] std::unique_ptr<Layer> make_window_max_pool(std::string name, SampleShape input,
+                                                          std::int64_t kernel, std::int64_t stride,
+                                                          std::int64_t padding);
+
+/// y[c] = mean over all positions of x[h, w, c]; y is 1×1×c.
+[[nodiscard]] std::unique_ptr<Layer> make_global_average(std::string name, SampleShape input);
 
 }  // namespace paceline

@@ -50,7 +50,7 @@ class Linear final : public DnnlLayer {
         {x, weight, bias, y}, DnnlContext::attributes(setup().relu), context().engine());
     p.forward = DnnlOp::make<dnnl::matmul>(
         context(), desc, "forward",
-        {{DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, weight}, {DNNL_ARG_BIAS, bias}, {DNNL_ARG_DST, y}});
+        {{DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, weight}, {DNNL_ARG_DST, y}, {DNNL_ARG_BIAS, bias}});
     p.forward_weight = DnnlReorder(context(), Desc(transposed, kF32, Tag::ba), weight);
     if (p.forward_weight.needed()) {
       context().reserve(0, weight.get_size());

@@ -48,7 +48,8 @@ class Norm : public Layer {
     const kernels::Normalise row{
         pass.input,      pass.output,  mean_.data(),
         inverse_.data(), pass.weights, pass.weights + channels(),
-        slabs.rows,      channels(),   setup_.activation == Activation::relu};
+        slabs.rows,      channels(),   setup_.activation == Activation::relu,
+        pass.addend};
     kernels::for_rows(slabs.count * slabs.rows, row);
   }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The norms: y = act(γ·(x − mean)/√(variance + 1e-5) + β) with γ, β per channel, at first 1 and 0.
+// The norms: y = act(γ·(x − mean)/√(variance + 1e-5) + β) with γ, β per channel, at first 1 and 0;
+// ForwardPass::addend goes inside the activation.
 // They differ in what mean and (biased) variance are taken over.
 //   batch       a channel over this rank's samples and all positions (Ioffe & Szegedy 2015)
 //   sync_batch  the same over the samples of all ranks, each weighted by its number of them

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Residual blocks that a step may leave out.
+// Residual blocks: one that a step may leave out, and ResNet's.
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "common/core/layer.h"
 #include "common/core/precision.h"
@@ -16,5 +18,15 @@ namespace paceline {
 /// the shape.
 [[nodiscard]] std::unique_ptr<Layer> make_residual(std::unique_ptr<Layer> branch, double drop_path,
                                                    Precision precision);
+
+/// ResNet's block, y = relu(branch(x) + shortcut(x)) (He et al. 2016), where the branch ends in a
+/// norm with Activation::relu and ReluMask::here: it adds the shortcut before its ReLU. An empty
+/// `shortcut` is x itself. Rounds to `precision` around each of the layers; the sum is rounded
+/// after the ReLU only. Parameters are "LAYER.TENSOR", of the branch and then of the shortcut.
+/// Throws Error when the two ways give different shapes.
+[[nodiscard]] std::unique_ptr<Layer> make_resnet_block(std::string name,
+                                                       std::vector<std::unique_ptr<Layer>> branch,
+                                                       std::vector<std::unique_ptr<Layer>> shortcut,
+                                                       Precision precision);
 
 }  // namespace paceline

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/core/cpu/layer_chain.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace paceline {
+
+LayerChain::LayerChain(std::vector<std::unique_ptr<Layer>> layers, Precision precision)
+    : layers_(std::move(layers)), precision_(precision) {
+  constexpr std::size_t kLine = 16;  // floats of a cache line
+  for (const auto& layer : layers_) {
+    Place place{parameter_elements_, 0, buffer_elements_, inner_elements_, false};
+    for (const ParameterSpec& spec : layer->parameters()) {
+      place.count += spec.elements();
+    }
+    place.round_weights = precision != Precision::fp32 && layer->rounding() == Rounding::all &&
+                          !layer->rounds_weights() && place.count > 0;
+    places_.push_back(place);
+    parameter_elements_ += place.count;
+    buffer_elements_ += layer->buffer_elements();
+    if (layer != layers_.back()) {
+      const auto elements = static_cast<std::size_t>(layer->output_shape().elements());
+      const std::size_t padded = (elements + kLine - 1) / kLine * kLine;
+      inner_elements_ += padded;
+      widest_ = std::max(widest_, padded);
+    }
+  }
+}
+
+std::vector<ParameterSpec> LayerChain::parameters() const {
+  std::vector<ParameterSpec> all;
+  for (const auto& layer : layers_) {
+    for (ParameterSpec& spec : layer->parameters()) {
+      spec.name = fmt::format("{}.{}", layer->name(), spec.name);
+      all.push_back(std::move(spec));
+    }
+  }
+  return all;
+}
+
+double LayerChain::flops() const {
+  double sum = 0.0;
+  for (const auto& layer : layers_) {
+    sum += layer->flops();
+  }
+  return sum;
+}
+
+void LayerChain::initialise_buffers(std::span<float> buffers) const {
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    layers_[l]->initialise_buffers(
+        buffers.subspan(places_[l].buffers, layers_[l]->buffer_elements()));
+  }
+}
+
+bool LayerChain::collective() const noexcept {
+  return std::ranges::any_of(layers_, [](const auto& layer) { return layer->collective(); });
+}
+
+void LayerChain::reserve(std::int64_t samples) {
+  if (samples <= capacity_) {
+    return;
+  }
+  const auto n = static_cast<std::size_t>(samples);
+  activations_ = Buffer();
+  gradients_ = Buffer();
+  capacity_ = 0;
+  activations_ = Buffer(n * inner_elements_ * sizeof(float));
+  gradients_ = Buffer(2 * n * widest_ * sizeof(float));
+  capacity_ = samples;
+}
+
+float* LayerChain::output(std::size_t layer, float* last) const noexcept {
+  return layer + 1 == layers_.size()
+             ? last
+             : activations_.as<float>().data() +
+                   places_[layer].output * static_cast<std::size_t>(capacity_);
+}
+
+/// `refresh`: round anew, else what was rounded before.
+const float* LayerChain::weights(std::size_t layer, const float* all, bool refresh) {
+  const Place& place = places_[layer];
+  if (!place.round_weights) {
+    return all + place.parameters;
+  }
+  rounded_weights_.resize(parameter_elements_);
+  const std::span copy = std::span(rounded_weights_).subspan(place.parameters, place.count);
+  if (refresh) {
+    std::copy_n(all + place.parameters, place.count, copy.begin());
+    round_values(precision_, copy);
+  }
+  return copy.data();
+}
+
+void LayerChain::round(std::size_t layer, float* values, std::int64_t elements) const {
+  if (layers_[layer]->rounding() != Rounding::nothing) {
+    round_values(precision_, {values, static_cast<std::size_t>(elements)});
+  }
+}
+
+void LayerChain::forward(const ForwardPass& pass) {
+  reserve(pass.samples);
+  const float* input = pass.input;
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    Layer& layer = *layers_[l];
+    float* const to = output(l, pass.output);
+    if (pass.samples > 0 || layer.collective()) {
+      const bool last = l + 1 == layers_.size();
+      layer.forward({pass.samples, input, to, weights(l, pass.weights, true),
+                     pass.buffers + places_[l].buffers, pass.training,
+                     last ? pass.addend : nullptr});
+      round(l, to, pass.samples * layer.output_shape().elements());
+    }
+    input = to;
+  }
+}
+
+void LayerChain::backward(const BackwardPass& pass) {
+  float* d_output = pass.d_output;
+  float* halves[] = {gradients_.as<float>().data(),
+                     gradients_.as<float>().data() + widest_ * static_cast<std::size_t>(capacity_)};
+  for (std::size_t l = layers_.size(); l-- > 0;) {
+    Layer& layer = *layers_[l];
+    const std::span gradient(pass.gradients + places_[l].parameters, places_[l].count);
+    float* const d_input = l > 0 ? halves[l % 2] : pass.d_input;
+    if (pass.samples > 0 || layer.collective()) {
+      layer.backward({pass.samples, l > 0 ? output(l - 1, nullptr) : pass.input,
+                      l + 1 == layers_.size() ? pass.output : output(l, nullptr), d_output, d_input,
+                      weights(l, pass.weights, false), gradient.data()});
+      if (d_input != nullptr) {
+        round(l, d_input, pass.samples * layer.input_shape().elements());
+      }
+      if (layer.rounding() == Rounding::all) {
+        round_values(precision_, gradient);
+      }
+    } else {
+      std::ranges::fill(gradient, 0.0F);
+    }
+    d_output = d_input;
+  }
+}
+
+std::size_t LayerChain::held_bytes() const noexcept {
+  std::size_t bytes =
+      activations_.size() + gradients_.size() + rounded_weights_.capacity() * sizeof(float);
+  for (const auto& layer : layers_) {
+    bytes += layer->held_bytes();
+  }
+  return bytes;
+}
+
+std::vector<std::string> LayerChain::implementations() const {
+  std::vector<std::string> all;
+  for (const auto& layer : layers_) {
+    for (const std::string& one : layer->implementations()) {
+      all.push_back(fmt::format("{}: {}", layer->name(), one));
+    }
+  }
+  return all;
+}
+
+}  // namespace paceline

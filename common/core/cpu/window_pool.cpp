@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include "common/base/buffer.h"
+#include "common/base/error.h"
+#include "common/core/cpu/layers.h"
+#include "common/core/kernels_pool.h"
+
+namespace paceline {
+
+namespace {
+
+constexpr std::int64_t kMostKernel = 15;  // a place in the window fits a byte
+
+class WindowMaxPool final : public Layer {
+ public:
+  WindowMaxPool(std::string name, SampleShape input, const kernels::WindowGeometry& geometry)
+      : Layer(std::move(name), input, {geometry.rows, geometry.columns, geometry.channels}),
+        geometry_(geometry) {}
+
+  /// A comparison for every value of a window.
+  [[nodiscard]] double flops() const override {
+    return static_cast<double>(output_shape().elements() * geometry_.kernel * geometry_.kernel);
+  }
+  [[nodiscard]] Rounding rounding() const noexcept override { return Rounding::nothing; }
+
+  void forward(const ForwardPass& pass) override {
+    const auto bytes = static_cast<std::size_t>(pass.samples * output_shape().elements());
+    if (bytes > winners_.size()) {
+      winners_ = Buffer();
+      winners_ = Buffer(bytes);
+    }
+    kernels::for_rows(pass.samples * geometry_.rows,
+                      kernels::WindowMaxForward{pass.input, pass.output, winners(), geometry_});
+  }
+
+  void backward(const BackwardPass& pass) override {
+    if (pass.d_input != nullptr) {
+      kernels::for_rows(
+          pass.samples * geometry_.height,
+          kernels::WindowMaxBackward{winners(), pass.d_output, pass.d_input, geometry_});
+    }
+  }
+
+  [[nodiscard]] std::size_t held_bytes() const noexcept override { return winners_.size(); }
+
+ private:
+  [[nodiscard]] std::uint8_t* winners() const noexcept {
+    return winners_.as<std::uint8_t>().data();
+  }
+
+  kernels::WindowGeometry geometry_;
+  Buffer winners_;  // of every output
+};
+
+class GlobalAverage final : public Layer {
+ public:
+  GlobalAverage(std::string name, SampleShape input)
+      : Layer(std::move(name), input, {1, 1, input.channels}),
+        positions_(input.height * input.width) {}
+
+  [[nodiscard]] double flops() const override {
+    return static_cast<double>(input_shape().elements());
+  }
+  [[nodiscard]] Rounding rounding() const noexcept override { return Rounding::activations; }
+
+  void forward(const ForwardPass& pass) override {
+    kernels::for_rows(pass.samples, kernels::AverageForward{pass.input, pass.output, positions_,
+                                                            input_shape().channels});
+  }
+
+  void backward(const BackwardPass& pass) override {
+    if (pass.d_input != nullptr) {
+      kernels::for_rows(pass.samples * positions_,
+                        kernels::AverageBackward{pass.d_output, pass.d_input, positions_,
+                                                 input_shape().channels});
+    }
+  }
+
+ private:
+  std::int64_t positions_;
+};
+
+}  // namespace
+
+std::unique_ptr<Layer> make_window_max_pool(std::string name, SampleShape input,
+                                            std::int64_t kernel, std::int64_t stride,
+                                            std::int64_t padding) {
+  const std::int64_t least = kernel - 2 * padding;
+  if (kernel < 1 || kernel > kMostKernel || stride < 1 || padding < 0 || 2 * padding > kernel ||
+      input.height < least || input.width < least) {
+    throw ConfigError(fmt::format(
+        "layer {}: {}x{} maximum of a {}x{} input with stride {} and padding {}; the kernel must "
+        "be 1 to {} and fit, the padding at most half of it",
+        name, kernel, kernel, input.height, input.width, stride, padding, kMostKernel));
+  }
+  const auto extent = [&](std::int64_t of) { return (of + 2 * padding - kernel) / stride + 1; };
+  return std::make_unique<WindowMaxPool>(
+      std::move(name), input,
+      kernels::WindowGeometry{input.height, input.width, input.channels, extent(input.height),
+                              extent(input.width), kernel, stride, padding});
+}
+
+std::unique_ptr<Layer> make_global_average(std::string name, SampleShape input) {
+  return std::make_unique<GlobalAverage>(std::move(name), input);
+}
+
+}  // namespace paceline

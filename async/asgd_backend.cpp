@@ -7,18 +7,24 @@
 namespace paceline {
 
 namespace {
-constexpr PsRule kRule{Consistency::asynchronous, 0};
+PsRule asgd_rule(const Config& config) {
+  return with_async({Consistency::asynchronous, 0}, config.async);
 }
+}  // namespace
 
 Backend asgd_backend() {
   Backend backend;
   backend.name = "asgd";
   backend.summary = "asynchronous SGD: every gradient is applied when it reaches the server";
   backend.traits = {Consistency::asynchronous, UpdatePlace::server, false};
-  backend.validate = [](const Config& config) { validate_ps(config, kRule); };
+  backend.validate = [](const Config& config) { validate_ps(config, asgd_rule(config)); };
   backend.servers = ps_server_processes;
-  backend.make = [](const WorkerContext& context) { return make_ps_synchronizer(context, kRule); };
-  backend.serve = [](const ServerContext& context) { serve_ps(context, kRule); };
+  backend.make = [](const WorkerContext& context) {
+    return make_ps_synchronizer(context, asgd_rule(context.config));
+  };
+  backend.serve = [](const ServerContext& context) {
+    serve_ps(context, asgd_rule(context.config));
+  };
   return backend;
 }
 

@@ -54,6 +54,19 @@ void check_statistics(const Config& config, const Backend& backend) {
   }
 }
 
+/// Those over a parameter server say themselves when they can use async.*.
+void check_async_rules(const Config& config) {
+  if (config.async.lambda != 0.0 && config.async.compensate == "none") {
+    throw ConfigError(
+        fmt::format("async.lambda = {} needs async.compensate; allowed: constant, adaptive, or "
+                    "async.lambda = 0",
+                    config.async.lambda));
+  }
+  if (config.sync != "ps" && config.sync != "asgd") {
+    refuse_async(config.async);
+  }
+}
+
 /// What a backend that validates nothing itself cannot be trusted to do; nothing is left out
 /// silently.
 void check_plain(const Config& config) {
@@ -83,6 +96,7 @@ void validate_run(const Config& config) {
   const Backend backend = find_backend(config.sync);
   check_model_options(config);
   check_statistics(config, backend);
+  check_async_rules(config);
   if (backend.validate != nullptr) {
     backend.validate(config);
   } else {

@@ -141,6 +141,7 @@ std::vector<Technique> all_techniques() {
                              {{"model=resmlp", "train.drop_path=0.3"}},
                              {{"train.accumulate=2"}},
                              {{"data.shares=2,1,1"}},
+                             {{"fault.slow_rank=0:2x", "fault.jitter=normal:0.1"}},
                              {{"precision.compute=bf16"}},
                              {{"precision.compute=fp16"}},
                              {{"precision.loss_scale=fixed"}},
@@ -163,13 +164,20 @@ std::vector<Technique> all_techniques() {
   for (const char* kind : {"batch", "sync_batch", "group", "layer"}) {
     all.push_back({{fmt::format("norm.kind={}", kind), "model=mlp"}});
   }
+  for (const char* setting :
+       {"async.rate=staleness", "async.compensate=constant", "async.compensate=adaptive"}) {
+    all.push_back({{setting}});
+  }
   all.insert(all.end(),
              {{{"compress.method=topk", "train.accumulate=2", "optimizer.clip_norm=0.5"}},
               {{"compress.method=topk", "optimizer.name=lamb"}},
               {{"compress.method=sign", "data.shares=2,1,1"}},
               {{"precision.compute=fp16", "sync.wire=fp16", "train.accumulate=2"}},
               {{"norm.kind=sync_batch", "model=mlp", "data.shares=2,1,1", "train.accumulate=2"}},
-              {{"sync.exact=true", "optimizer.clip_norm=0.5", "data.shares=2,1,1"}}});
+              {{"sync.exact=true", "optimizer.clip_norm=0.5", "data.shares=2,1,1"}},
+              {{"async.rate=staleness", "async.compensate=adaptive", "optimizer.name=adam",
+                "compress.method=topk"}},
+              {{"async.compensate=constant", "sync.wire=fp16", "optimizer.clip_norm=0.5"}}});
   return all;
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "common/sync/synchronizer.h"
+#include "ps/delay_compensation.h"
 
 namespace paceline {
 
@@ -20,6 +21,8 @@ struct Decision {
   };
   Action action = Action::hold;
   float scale = 1.0F;
+  DelayCompensation compensation{};  ///< of `apply`; where the server's PsRule has one too, since
+                                     ///< it then keeps what workers compute on
 };
 
 /// Stateless; a server asks it from its own thread. async/ adds policies here, not servers.
@@ -40,10 +43,13 @@ class ApplyPolicy {
                                       std::uint64_t slowest) const = 0;
 };
 
-/// The three classical rules: BSP (Valiant 1990), SSP with bound s (Ho et al. 2013), ASP.
+/// The three classical rules: BSP (Valiant 1990), SSP with bound s (Ho et al. 2013), ASP; and what
+/// those whose updates can be stale do about it.
 struct PsRule {
   Consistency kind = Consistency::synchronous;
   int bound = 0;  ///< of bounded_stale: a worker is at most this many steps ahead of the slowest
+  bool rate_by_staleness = false;    ///< learning rate / max(staleness, 1) (Zhang et al. 2016)
+  DelayCompensation compensation{};  ///< DC-ASGD
 };
 
 /// Whether each update is of one push of every live worker: BSP, or SSP with bound 0.

@@ -51,6 +51,8 @@ struct PushOutcome {
   std::int64_t held_ns = 0;    ///< longest that a server held one of its keys for slower workers
   std::int64_t staleness = 0;  ///< of its stalest key, in updates of that key
   bool applied = false;        ///< there was a push, and no server rejected all of it
+  std::int64_t begin_ns = 0;   ///< when it was handed over
+  std::int64_t end_ns = 0;     ///< when its last answer was in place; 0: there was no push
 };
 
 /// All calls come from the training thread. Waits throw TimeoutError naming the servers that did

@@ -93,6 +93,20 @@ GradientFormat get_format(ByteReader& in) {
   return format;
 }
 
+DelayCompensation get_compensation(ByteReader& in) {
+  DelayCompensation rule;
+  rule.variant = get_enum(in, DelayCompensation::Variant::adaptive, "async.compensate");
+  rule.lambda = in.get_float();
+  rule.mean_square = in.get_float();
+  const bool fits = std::isfinite(rule.lambda) && rule.lambda >= 0.0F && rule.mean_square >= 0.0F &&
+                    rule.mean_square < 1.0F;
+  if (!fits) {
+    throw WireError(fmt::format("hello: async.lambda {} or async.mean_square {} is out of range",
+                                rule.lambda, rule.mean_square));
+  }
+  return rule;
+}
+
 std::vector<TensorRange> get_tensors(ByteReader& in) {
   constexpr std::size_t kBytes = sizeof(std::uint64_t) + 1;
   const auto count = in.get<std::uint64_t>();
@@ -130,6 +144,10 @@ std::vector<std::byte> encode(const JobDescription& job) {
   out.put(static_cast<std::uint32_t>(job.servers));
   out.put(static_cast<std::uint8_t>(job.rule.kind));
   out.put(static_cast<std::uint32_t>(job.rule.bound));
+  out.put(static_cast<std::uint8_t>(job.rule.rate_by_staleness ? 1 : 0));
+  out.put(static_cast<std::uint8_t>(job.rule.compensation.variant));
+  out.put(job.rule.compensation.lambda);
+  out.put(job.rule.compensation.mean_square);
   out.put(static_cast<std::uint8_t>(job.exact ? 1 : 0));
   out.put(static_cast<std::uint8_t>(job.optimizer.kind));
   out.put(static_cast<std::uint8_t>(job.optimizer.nesterov ? 1 : 0));
@@ -158,6 +176,8 @@ JobDescription decode_job(std::span<const std::byte> bytes) {
   job.servers = get_count(in, kMaxMembers, "servers");
   job.rule.kind = get_enum(in, Consistency::asynchronous, "consistency");
   job.rule.bound = get_count(in, kMaxBound, "staleness bound");
+  job.rule.rate_by_staleness = in.get<std::uint8_t>() != 0;
+  job.rule.compensation = get_compensation(in);
   job.exact = in.get<std::uint8_t>() != 0;
   job.optimizer.kind = get_enum(in, OptimizerKind::lars, "optimizer");
   job.optimizer.nesterov = in.get<std::uint8_t>() != 0;
@@ -205,6 +225,12 @@ std::optional<std::string> difference(const JobDescription& ours, const JobDescr
   compare("ps.servers", ours.servers, theirs.servers);
   compare("ps.consistency", static_cast<int>(ours.rule.kind), static_cast<int>(theirs.rule.kind));
   compare("ps.staleness", ours.rule.bound, theirs.rule.bound);
+  compare("async.rate by staleness", ours.rule.rate_by_staleness, theirs.rule.rate_by_staleness);
+  compare("async.compensate", static_cast<int>(ours.rule.compensation.variant),
+          static_cast<int>(theirs.rule.compensation.variant));
+  compare("async.lambda", ours.rule.compensation.lambda, theirs.rule.compensation.lambda);
+  compare("async.mean_square", ours.rule.compensation.mean_square,
+          theirs.rule.compensation.mean_square);
   compare("sync.exact", ours.exact, theirs.exact);
   compare("optimizer.name", static_cast<int>(ours.optimizer.kind),
           static_cast<int>(theirs.optimizer.kind));

@@ -67,16 +67,55 @@ void check_techniques(const Config& config) {
   }
 }
 
+/// What async.* asks for, where updates can be stale.
+void check_async(const Config& config, const PsRule& rule) {
+  check_one_of("async.rate", config.async.rate, {"constant", "staleness"});
+  check_one_of("async.compensate", config.async.compensate, {"none", "constant", "adaptive"});
+  if (!(config.async.lambda >= 0.0)) {
+    throw ConfigError(fmt::format("async.lambda={}: allowed are 0 (the paper's value) and more",
+                                  config.async.lambda));
+  }
+  if (!(config.async.mean_square >= 0.0 && static_cast<float>(config.async.mean_square) < 1.0F)) {
+    throw ConfigError(fmt::format("async.mean_square={}: allowed are 0 and more, below 1",
+                                  config.async.mean_square));
+  }
+  if (waits_for_all(rule)) {
+    refuse_async(config.async);
+  }
+}
+
 }  // namespace
 
+PsRule with_async(PsRule kind, const AsyncConfig& async) {
+  using Variant = DelayCompensation::Variant;
+  kind.rate_by_staleness = async.rate == "staleness";
+  kind.compensation.variant = async.compensate == "constant"   ? Variant::constant
+                              : async.compensate == "adaptive" ? Variant::adaptive
+                                                               : Variant::none;
+  kind.compensation.lambda = async.lambda > 0.0 ? static_cast<float>(async.lambda)
+                                                : paper_lambda(kind.compensation.variant);
+  kind.compensation.mean_square = static_cast<float>(async.mean_square);
+  return kind;
+}
+
 PsRule ps_rule(const Config& config) {
+  PsRule kind{Consistency::synchronous, 0};
   if (config.ps.consistency == "asp") {
-    return {Consistency::asynchronous, 0};
+    kind.kind = Consistency::asynchronous;
+  } else if (config.ps.consistency == "ssp") {
+    kind = {Consistency::bounded_stale, config.ps.staleness};
   }
-  if (config.ps.consistency == "ssp") {
-    return {Consistency::bounded_stale, config.ps.staleness};
+  return with_async(kind, config.async);
+}
+
+void refuse_async(const AsyncConfig& async) {
+  if (async.rate == "constant" && async.compensate == "none") {
+    return;
   }
-  return {Consistency::synchronous, 0};
+  throw ConfigError(fmt::format(
+      "async.{}: here no server applies stale gradients; allowed: sync=asgd, or sync=ps "
+      "with ps.consistency=asp, or ssp with ps.staleness above 0",
+      async.rate != "constant" ? "rate=" + async.rate : "compensate=" + async.compensate));
 }
 
 void validate_ps(const Config& config, const PsRule& rule) {
@@ -97,6 +136,7 @@ void validate_ps(const Config& config, const PsRule& rule) {
         "(ps.consistency=bsp, "
         "or ssp with ps.staleness=0)");
   }
+  check_async(config, rule);
   check_techniques(config);
   check_layerwise(config, rule);
 }

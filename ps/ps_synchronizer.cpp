@@ -214,9 +214,15 @@ class PsSynchronizer final : public Synchronizer {
     }
     ready_.clear();
     count_update();
-    const ClientReport report = client_->take_report();
-    return {seconds(std::exchange(waited_ns_, 0)), seconds(report.busy_ns),  report.bytes_sent,
-            std::exchange(staleness_, {}),         report.skipped + skipped, {}};
+    const ClientReport done = client_->take_report();
+    StepReport report;
+    report.wait_s = seconds(std::exchange(waited_ns_, 0));
+    report.communication_s = seconds(done.busy_ns);
+    report.bytes_sent = done.bytes_sent;
+    report.staleness = std::exchange(staleness_, {});
+    report.skipped = done.skipped + skipped;
+    report.transfers = std::exchange(transfers_, {});
+    return report;
   }
 
   void quiesce() override {
@@ -311,6 +317,9 @@ class PsSynchronizer final : public Synchronizer {
     const PushOutcome outcome = client_->wait(b);
     update_applied_ = update_applied_ || outcome.applied;
     update_staleness_ = std::max(update_staleness_, outcome.staleness);
+    if (outcome.end_ns != 0) {
+      transfers_.push_back({b, outcome.begin_ns, outcome.end_ns});
+    }
     return outcome.held_ns;
   }
 
@@ -352,6 +361,7 @@ class PsSynchronizer final : public Synchronizer {
   std::vector<BucketId> ready_;
   std::int64_t waited_ns_ = 0;
   Staleness staleness_;
+  std::vector<Transfer> transfers_;  ///< since the last commit
   bool update_applied_ = false;
   std::int64_t update_staleness_ = 0;
 };

@@ -26,6 +26,8 @@ struct ServerState::WorkerOfKey {
   std::int64_t held_ns = 0;    ///< until all had pushed, where an `apply` must follow
   bool agreed = false;         ///< its `apply` of this round is here
   std::optional<Header> pull;  ///< a pull that waits for the first weights
+  Payload backup;  ///< what its next gradient is computed on, as answers carry weights; empty
+                   ///< without delay compensation
   [[nodiscard]] std::uint64_t round() const noexcept { return clock - base; }
 };
 
@@ -46,7 +48,8 @@ struct ServerState::Key {
   std::uint64_t version = 0;
   bool ready = false;
   std::vector<WorkerOfKey> workers;
-  Payload short_weights;  ///< those of `version` in 16 bits, once they were asked for
+  Payload short_weights;           ///< those of `version` in 16 bits, once they were asked for
+  std::vector<float> mean_square;  ///< of adaptive delay compensation
   // Between `norms` and the last `apply` of a round (ps/whole_gradient.h).
   bool summed = false;
   std::vector<float> sum;  ///< of the round's gradients

@@ -4,30 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <memory>
+#include <set>
 #include <utility>
 
-#include "common/base/half.h"
 #include "ps/server_key.h"
 #include "ps/state_blob.h"
 
 namespace paceline {
-
-namespace {
-constexpr std::uint64_t kInfiniteClock = std::numeric_limits<std::uint64_t>::max();
-
-Payload to_sixteen_bits(std::span<const float> weights, DataType type) {
-  const auto memory = std::make_shared_for_overwrite<std::uint16_t[]>(weights.size());
-  const std::span out(memory.get(), weights.size());
-  if (type == DataType::f16) {
-    to_half(weights, 1.0F, out);
-  } else {
-    to_bfloat(weights, 1.0F, out);
-  }
-  return {std::as_bytes(out), memory};
-}
-}  // namespace
 
 ServerState::ServerState(const ServerIdentity& identity, std::unique_ptr<ApplyPolicy> policy)
     : identity_(identity),
@@ -112,6 +96,9 @@ void ServerState::on_hello(const Header& header, const Payload& payload,
       if (partition_.keys()[k].server == identity_.server) {
         keys_[k] = std::make_unique<Key>(k, partition_.keys()[k], std::move(parts[k]),
                                          theirs.optimizer, identity_.world);
+        if (identity_.rule.compensation.variant == DelayCompensation::Variant::adaptive) {
+          keys_[k]->mean_square.assign(partition_.keys()[k].elements(), 0.0F);
+        }
       }
     }
     job_ = theirs;
@@ -133,6 +120,7 @@ void ServerState::on_init(const Header& header, const Payload& payload,
   std::copy(values.begin(), values.end(), key.store.next().begin());
   key.store.publish();
   key.ready = true;
+  keep_backups(key);
   out.push_back({static_cast<int>(header.worker), answer(MessageKind::ack, header), {}, 0});
   for (WorkerOfKey& worker : key.workers) {
     if (const auto pull = std::exchange(worker.pull, std::nullopt)) {
@@ -200,7 +188,7 @@ void ServerState::on_push(const Header& header, Payload payload, std::int64_t no
     worker.gradient = std::move(payload);
   } else if (decision.action == Decision::Action::apply) {
     worker.gradient = std::move(payload);
-    apply_one(key, header.worker, decision.scale);
+    apply_one(key, header.worker, decision);
     worker.gradient = {};
   } else {
     worker.flags = kFlagRejected;
@@ -233,30 +221,15 @@ void ServerState::check_push(const Key& key, const Header& header, Payload& payl
   }
 }
 
-void ServerState::on_drain(const Header& header, std::int64_t now_ns, std::vector<Outgoing>& out) {
-  const std::size_t w = header.worker;
-  for (const auto& key : keys_) {
-    if (key && key->workers[w].waiting) {
-      throw WireError(
-          fmt::format("rank {} drains while its push of key {} is open", w, key->index));
-    }
-  }
-  drained_[w] = true;
-  drain_[w] = header;
-  for (const auto& key : keys_) {
-    if (key) {
-      settle(*key, now_ns, out);
-    }
-  }
-  ack_drains(out);
-}
-
 void ServerState::on_state_get(const Header& header, std::vector<Outgoing>& out) {
   const Key& key = key_of(header);
   StateBlobWriter blob;
   blob.put("weights", key.store.current());
   blob.put("version", static_cast<std::int64_t>(key.version));
   key.optimizer.save(blob);
+  if (!key.mean_square.empty()) {
+    blob.put("mean_square", std::span<const float>(key.mean_square));
+  }
   Header reply = answer(MessageKind::state, header);
   reply.version = key.version;
   reply.payload_bytes = blob.bytes().size();
@@ -277,26 +250,15 @@ void ServerState::on_state_put(const Header& header, const Payload& payload,
   }
   blob.get("weights", key.store.next());
   key.optimizer.load(blob);
+  if (!key.mean_square.empty()) {
+    blob.get("mean_square", std::span<float>(key.mean_square));
+  }
   key.store.publish();
   key.short_weights = {};
   key.version = static_cast<std::uint64_t>(version);
   key.ready = true;
+  keep_backups(key);
   out.push_back({static_cast<int>(header.worker), answer(MessageKind::ack, header), {}, 0});
-}
-
-void ServerState::on_goodbye(const Header& header, std::int64_t now_ns,
-                             std::vector<Outgoing>& out) {
-  const std::size_t w = header.worker;
-  finished_[w] = true;
-  for (const auto& key : keys_) {
-    if (key) {
-      key->workers[w].waiting = false;
-      key->workers[w].agreed = false;
-      key->workers[w].pull.reset();
-      settle(*key, now_ns, out);
-    }
-  }
-  ack_drains(out);
 }
 
 ServerState::Key& ServerState::key_of(const Header& header) {
@@ -317,81 +279,6 @@ Header ServerState::answer(MessageKind kind, const Header& to) const {
   return header;
 }
 
-/// Whether others wait for this worker: one that is done has an infinite clock.
-bool ServerState::counts(std::size_t worker) const {
-  return !finished_[worker] && !drained_[worker];
-}
-
-std::uint64_t ServerState::slowest(const Key& key) const {
-  std::uint64_t least = kInfiniteClock;
-  for (std::size_t w = 0; w < key.workers.size(); ++w) {
-    if (counts(w)) {
-      least = std::min(least, key.workers[w].round());
-    }
-  }
-  return least;
-}
-
-void ServerState::settle(Key& key, std::int64_t now_ns, std::vector<Outgoing>& out) {
-  fold_if_complete(key, now_ns, out);
-  release(key, now_ns, out);
-}
-
-/// Answers every push whose worker may go on.
-void ServerState::release(Key& key, std::int64_t now_ns, std::vector<Outgoing>& out) {
-  const std::uint64_t least = slowest(key);
-  for (std::size_t w = 0; w < key.workers.size(); ++w) {
-    WorkerOfKey& worker = key.workers[w];
-    if (!worker.waiting || worker.contributed ||
-        !policy_->may_pull(static_cast<int>(w), worker.round(), least)) {
-      continue;
-    }
-    worker.waiting = false;
-    worker.pulled = key.version;
-    Header reply = answer(MessageKind::weights, worker.push);
-    reply.staleness = worker.staleness;
-    reply.flags = worker.flags;
-    const std::int64_t held = whole_gradient_ ? worker.held_ns : now_ns - worker.arrived_ns;
-    reply.held_ns = static_cast<std::uint64_t>(std::max<std::int64_t>(0, held));
-    send_weights(key, reply, out);
-  }
-}
-
-/// In fp32 where they answer a pull, else as the job's format says.
-void ServerState::send_weights(Key& key, Header header, std::vector<Outgoing>& out) const {
-  const bool pulled = (header.flags & kFlagPulled) != 0;
-  header.dtype = pulled ? DataType::f32 : identity_.format.weights();
-  if (header.dtype != DataType::f32 && key.short_weights.empty()) {
-    key.short_weights = to_sixteen_bits(key.store.current(), header.dtype);
-  }
-  Payload payload = header.dtype == DataType::f32 ? key.store.share() : key.short_weights;
-  header.version = key.version;
-  header.payload_bytes = payload.size();
-  out.push_back({static_cast<int>(header.worker), header, std::move(payload), key.range.bucket});
-}
-
-/// When the last live worker has drained, all start again from equal clocks.
-void ServerState::ack_drains(std::vector<Outgoing>& out) {
-  for (std::size_t w = 0; w < finished_.size(); ++w) {
-    if (counts(w)) {
-      return;
-    }
-  }
-  for (const auto& key : keys_) {
-    if (key) {
-      for (WorkerOfKey& worker : key->workers) {
-        worker.base = worker.clock;
-      }
-    }
-  }
-  for (std::size_t w = 0; w < finished_.size(); ++w) {
-    if (drained_[w]) {
-      drained_[w] = false;
-      out.push_back({static_cast<int>(w), answer(MessageKind::ack, drain_[w]), {}, 0});
-    }
-  }
-}
-
 bool ServerState::finished() const noexcept {
   return std::all_of(finished_.begin(), finished_.end(), [](bool done) { return done; });
 }
@@ -402,6 +289,31 @@ std::uint64_t ServerState::version(std::size_t key) const {
 
 std::span<const float> ServerState::weights(std::size_t key) const {
   return keys_.at(key)->store.current();
+}
+
+MemoryUse ServerState::memory() const {
+  MemoryUse use;
+  for (const auto& key : keys_) {
+    if (!key) {
+      continue;
+    }
+    const std::size_t version = key->range.elements() * sizeof(float);
+    use.weights += version;
+    use.optimizer += key->optimizer.state_bytes() + key->mean_square.size() * sizeof(float);
+    use.staging += key->store.bytes() - version + key->sum.size() * sizeof(float);
+    std::set<const std::byte*> short_versions;
+    const auto count = [&](const Payload& weights) {
+      if (identity_.format.weights() != DataType::f32 && !weights.empty() &&
+          short_versions.insert(weights.bytes().data()).second) {
+        use.staging += weights.size();
+      }
+    };
+    count(key->short_weights);
+    for (const WorkerOfKey& worker : key->workers) {
+      count(worker.backup);
+    }
+  }
+  return use;
 }
 
 }  // namespace paceline

@@ -46,7 +46,11 @@ struct ServerIdentity {
 /// and pull are one round trip. A refused message is answered with MessageKind::error and changes
 /// nothing. A push that was already taken (a duplicate) is answered again or ignored, never
 /// applied twice. Where updates need the whole gradient, `norms` and `apply` come between a round's
-/// last push and its answers (ps/whole_gradient.h). Not thread-safe.
+/// last push and its answers (ps/whole_gradient.h).
+///
+/// With delay compensation, w_bak of a worker is the version that it was sent last, in the elements
+/// that answers carry (16 bits with sync.wire=fp16|bf16): exactly what its next gradient is
+/// computed on. It is kept by reference, so that workers on one version share it. Not thread-safe.
 class ServerState {
  public:
   ServerState(const ServerIdentity& identity, std::unique_ptr<ApplyPolicy> policy);
@@ -64,6 +68,9 @@ class ServerState {
   /// Of a key of this server; for tests and reports.
   [[nodiscard]] std::uint64_t version(std::size_t key) const;
   [[nodiscard]] std::span<const float> weights(std::size_t key) const;
+  /// Of all keys. `optimizer` includes the mean square of delay compensation; `staging` are the
+  /// versions besides the newest: those that answers carry and those that workers compute on.
+  [[nodiscard]] MemoryUse memory() const;
 
  private:
   struct WorkerOfKey;
@@ -92,20 +99,26 @@ class ServerState {
   void release(Key& key, std::int64_t now_ns, std::vector<Outgoing>& out);
   void fold_if_complete(Key& key, std::int64_t now_ns, std::vector<Outgoing>& out);
   void end_round(Key& key);
-  void apply_one(Key& key, std::size_t worker, float scale);
-  void update(Key& key, std::span<const float* const> workers, float lr, std::uint64_t samples);
+  void apply_one(Key& key, std::size_t worker, const Decision& decision);
+  void update(Key& key, std::span<const float* const> workers, const UpdateInfo& info);
   void update_from(Key& key, std::span<const std::size_t> workers, float lr, std::uint64_t samples);
   [[nodiscard]] std::vector<const float*> contributions(const Key& key,
                                                         std::span<const std::size_t> workers);
   [[nodiscard]] std::span<const float> sum_block(const Key& key,
                                                  std::span<const float* const> workers,
                                                  std::size_t begin, std::size_t count);
+  void update_compensated(Key& key, std::size_t worker, const DelayCompensation& rule,
+                          const UpdateInfo& info);
+  [[nodiscard]] std::span<const float> backup_block(const WorkerOfKey& worker, std::size_t begin,
+                                                    std::size_t count);
   void publish(Key& key);
   void send_norms(Key& key, std::span<const std::size_t> workers, std::int64_t now_ns,
                   std::vector<Outgoing>& out);
   void apply_if_agreed(Key& key);
   void update_by(Key& key, const KeyFactors& factors);
   void sum_decoded(const Key& key, std::span<const std::size_t> workers);
+  [[nodiscard]] Payload answer_weights(Key& key) const;
+  void keep_backups(Key& key) const;
   void send_weights(Key& key, Header header, std::vector<Outgoing>& out) const;
   void ack_drains(std::vector<Outgoing>& out);
 
@@ -121,6 +134,7 @@ class ServerState {
   bool whole_gradient_ = false;   ///< updates wait for `apply`
   std::unique_ptr<Codec> codec_;  ///< null: gradients travel as they are
   std::vector<float> decoded_;    ///< the sum of one key's messages
+  std::vector<float> backup_;     ///< a block of 16-bit weights as fp32
 };
 
 }  // namespace paceline

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "common/base/half.h"
 #include "common/core/arena_optimizer.h"
 #include "ps/fold.h"
 #include "ps/server_key.h"
@@ -15,6 +16,11 @@ namespace {
 /// Elements summed and applied at a time: gradients and weights of a block stay in the first
 /// caches.
 constexpr std::size_t kBlock = 4096;
+
+/// Of an update by the mean over `samples`, at least one.
+UpdateInfo update_info(std::uint64_t version, float lr, std::uint64_t samples) {
+  return {static_cast<std::int64_t>(version), lr, 1.0F / static_cast<float>(samples)};
+}
 }  // namespace
 
 /// Applies the held contributions as one update once no live worker's is missing.
@@ -57,16 +63,22 @@ void ServerState::end_round(Key& key) {
   }
 }
 
-void ServerState::apply_one(Key& key, std::size_t worker, float scale) {
+void ServerState::apply_one(Key& key, std::size_t worker, const Decision& decision) {
   const Header& push = key.workers[worker].push;
-  update_from(key, std::array{worker}, push.lr * scale, push.samples);
+  const float lr = push.lr * decision.scale;
+  if (!decision.compensation.on()) {
+    update_from(key, std::array{worker}, lr, push.samples);
+  } else if (push.samples > 0) {
+    update_compensated(key, worker, decision.compensation,
+                       update_info(key.version, lr, push.samples));
+  }
 }
 
 /// One update by the gradients that these workers pushed; decoded where a codec made them.
 void ServerState::update_from(Key& key, std::span<const std::size_t> workers, float lr,
                               std::uint64_t samples) {
   if (samples > 0) {
-    update(key, contributions(key, workers), lr, samples);
+    update(key, contributions(key, workers), update_info(key.version, lr, samples));
   }
 }
 
@@ -116,11 +128,8 @@ std::span<const float> ServerState::sum_block(const Key& key, std::span<const fl
   return sum;
 }
 
-/// One update by the mean over `samples` (at least one) of the gradients' sum.
-void ServerState::update(Key& key, std::span<const float* const> workers, float lr,
-                         std::uint64_t samples) {
-  const UpdateInfo info{static_cast<std::int64_t>(key.version), lr,
-                        1.0F / static_cast<float>(samples)};
+/// One update by the mean of the gradients' sum.
+void ServerState::update(Key& key, std::span<const float* const> workers, const UpdateInfo& info) {
   const std::size_t n = key.range.elements();
   const std::span<const float> before = key.store.current();
   const std::span<float> after = key.store.next();
@@ -130,6 +139,50 @@ void ServerState::update(Key& key, std::span<const float* const> workers, float 
                         sum_block(key, workers, begin, count), info);
   }
   publish(key);
+}
+
+/// One update by a worker's push, moved from the weights it was computed on to the newest ones.
+void ServerState::update_compensated(Key& key, std::size_t worker, const DelayCompensation& rule,
+                                     const UpdateInfo& info) {
+  const std::size_t n = key.range.elements();
+  const float* sum = contributions(key, std::array{worker})[worker];
+  const std::span<const float> before = key.store.current();
+  const std::span<float> after = key.store.next();
+  scratch_.resize(kBlock);
+  for (std::size_t begin = 0; begin < n; begin += kBlock) {
+    const std::size_t count = std::min(kBlock, n - begin);
+    const std::span<float> gradient = std::span(scratch_).first(count);
+    StaleGradient stale{{sum + begin, count},
+                        info.gradient_scale,
+                        before.subspan(begin, count),
+                        backup_block(key.workers[worker], begin, count),
+                        {}};
+    if (rule.variant == DelayCompensation::Variant::adaptive) {
+      stale.mean_square = std::span(key.mean_square).subspan(begin, count);
+    }
+    compensate(rule, stale, gradient);
+    key.optimizer.apply(begin, stale.now, after.subspan(begin, count), gradient, info);
+  }
+  publish(key);
+}
+
+/// Elements [begin, begin + count) of what the worker computed on.
+std::span<const float> ServerState::backup_block(const WorkerOfKey& worker, std::size_t begin,
+                                                 std::size_t count) {
+  const DataType type = identity_.format.weights();
+  if (type == DataType::f32) {
+    return worker.backup.floats().subspan(begin, count);
+  }
+  const std::span short_ones(
+      reinterpret_cast<const std::uint16_t*>(worker.backup.bytes().data()) + begin, count);
+  backup_.resize(kBlock);
+  const std::span<float> block = std::span(backup_).first(count);
+  if (type == DataType::f16) {
+    from_half(short_ones, 1.0F, block);
+  } else {
+    from_bfloat(short_ones, 1.0F, block);
+  }
+  return block;
 }
 
 void ServerState::publish(Key& key) {

@@ -35,6 +35,10 @@ class WeightStore {
   /// The current version as a message's payload; it stays unchanged while the payload lives, even
   /// after this store is gone.
   [[nodiscard]] Payload share() const;
+  /// Of all versions that there is memory for; it is not given back.
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    return blocks_.size() * elements_ * sizeof(float);
+  }
 
  private:
   struct Block {

@@ -76,9 +76,9 @@ struct Header {
 };
 
 inline constexpr std::size_t kHeaderBytes = 128;
-/// No payload is longer: three 4 MiB arrays (weights and Adam's moments of one key) and their
-/// names.
-inline constexpr std::uint64_t kMaxPayloadBytes = std::uint64_t{13} << 20;
+/// No payload is longer: four 4 MiB arrays (weights, Adam's moments and a mean square of one key)
+/// and their names.
+inline constexpr std::uint64_t kMaxPayloadBytes = std::uint64_t{17} << 20;
 
 void encode(const Header& header, std::span<std::byte, kHeaderBytes> out) noexcept;
 

@@ -100,6 +100,13 @@ struct PsConfig {
   std::string transport = "auto";     ///< auto | tcp | ipc (ZeroMQ's transport)
 };
 
+struct AsyncConfig {
+  std::string rate = "constant";    ///< constant | staleness: learning rate / max(staleness, 1)
+  std::string compensate = "none";  ///< none | constant | adaptive: DC-ASGD's variants
+  double lambda = 0.0;              ///< of compensate; 0: the paper's 0.04 (constant), 2 (adaptive)
+  double mean_square = 0.95;        ///< of compensate=adaptive: decay of the mean square
+};
+
 struct RingConfig {
   std::string algorithm = "auto";  ///< auto | ring | tree | halving_doubling | hierarchical
   std::size_t chunk = 0;           ///< bytes moved in one round; 0: chosen by size
@@ -161,6 +168,7 @@ struct Config {
   CompressConfig compress;
   BucketConfig bucket;
   PsConfig ps;
+  AsyncConfig async;
   RingConfig ring;
   CommConfig comm;
   LinkConfig link;

@@ -205,6 +205,18 @@ void add_communication_keys(std::vector<Key>& keys) {
                          "ps.consistency=ssp: how many steps a worker may run ahead"));
   keys.push_back(choice("ps.transport", in<&Config::ps, &PsConfig::transport>,
                         {"auto", "tcp", "ipc"}, "between workers and servers"));
+  keys.push_back(choice("async.rate", in<&Config::async, &AsyncConfig::rate>,
+                        {"constant", "staleness"},
+                        "asgd, ps with asp or ssp; staleness: learning rate / max(staleness, 1)"));
+  keys.push_back(choice("async.compensate", in<&Config::async, &AsyncConfig::compensate>,
+                        {"none", "constant", "adaptive"},
+                        "likewise: delay compensation of stale gradients (DC-ASGD)"));
+  keys.push_back(number("async.lambda", in<&Config::async, &AsyncConfig::lambda>,
+                        {0.0, 1e6, false, false},
+                        "of async.compensate; 0: the paper's 0.04 (constant) or 2 (adaptive)"));
+  keys.push_back(number("async.mean_square", in<&Config::async, &AsyncConfig::mean_square>,
+                        {0.0, 1.0, false, true},
+                        "async.compensate=adaptive: decay of the mean square"));
   keys.push_back(choice("ring.algorithm", in<&Config::ring, &RingConfig::algorithm>,
                         {"auto", "ring", "tree", "halving_doubling", "hierarchical"},
                         "allreduce of sync=ring; auto picks by size"));

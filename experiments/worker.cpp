@@ -146,16 +146,21 @@ Summary describe_run(const WorkerContext& context, const Backend& backend) {
 Datasets load_datasets(const Config& config) {
   const DataConfig& data = config.data;
   if (data.name == "synthetic") {
-    const SampleShape shape{28, 28, 1};
+    const SampleShape shape = parse_image_shape(data.shape);
     const auto size = [](std::int64_t limit, std::int64_t full) {
       return limit > 0 ? limit : full;
     };
-    return {
-        make_synthetic(size(data.train_limit, kSyntheticTrain), shape, 10, config.seed,
-                       Split::train),
-        make_synthetic(size(data.test_limit, kSyntheticTest), shape, 10, config.seed, Split::test)};
+  const Augmentation augmentation{data.augment == "standard", config.seed};
+    return {make_synthetic(size(data.train_limit, kSyntheticTrain), shape, data.classes,
+                           config.seed, Split::train, augmentation),
+            make_synthetic(size(data.test_limit, kSyntheticTest), shape, data.classes, config.seed,
+                           Split::test)};
   }
-  return {load_fashion_mnist(data.path, Split::train, data.train_limit),
+  if (data.name == "cifar10") {
+    return {load_cifar10(data.path, Split::train, data.train_limit, augmentation),
+            load_cifar10(data.path, Split::test, data.test_limit)};
+  }
+  return {load_fashion_mnist(data.path, Split::train, data.train_limit, augmentation),
           load_fashion_mnist(data.path, Split::test, data.test_limit)};
 }
 

@@ -12,10 +12,14 @@
 namespace paceline {
 
 struct DataConfig {
-  std::string name = "fashion-mnist";                      ///< fashion-mnist | synthetic
-  std::string path = "/usr/share/datasets/fashion-mnist";  ///< folder of the idx.gz files
-  std::int64_t train_limit = 0;                            ///< use only the first n images; 0: all
-  std::int64_t test_limit = 0;                             ///< likewise for the test set
+  std::string name = "fashion-mnist";  ///< fashion-mnist | cifar10 | synthetic
+  std::string path =
+      "/usr/share/datasets/fashion-mnist";  ///< folder of the idx.gz files, or cifar10's .bin files
+  std::string shape = "28x28x1";            ///< synthetic: HEIGHTxWIDTHxCHANNELS
+  int classes = 10;                         ///< synthetic
+  std::string augment = "none";             ///< none | standard: shift and mirror training images
+  std::int64_t train_limit = 0;             ///< use only the first n images; 0: all
+  std::int64_t test_limit = 0;              ///< likewise for the test set
   std::string
       shares;  ///< "2,1,1": sizes of the ranks' own parts of the data; empty: one order for all
 };

@@ -79,9 +79,18 @@ void add_general_keys(std::vector<Key>& keys) {
   keys.push_back(choice("sync.wire", in<&Config::sync_options, &SyncConfig::wire>,
                         {"fp32", "bf16", "fp16"}, "element type of gradients as they travel"));
   keys.push_back(choice("data.name", in<&Config::data, &DataConfig::name>,
-                        {"fashion-mnist", "synthetic"}, "data set"));
+                        {"fashion-mnist", "cifar10", "synthetic"}, "data set"));
+  keys.push_back(text("data.path", in<&Config::data, &DataConfig::path>,
+                      "folder of fashion-mnist's idx.gz files or of cifar10's .bin files"));
   keys.push_back(
-      text("data.path", in<&Config::data, &DataConfig::path>, "folder of the idx.gz files"));
+      text("data.shape", in<&Config::data, &DataConfig::shape>,
+           "data.name=synthetic: height, width and channels of an image, as in 224x224x3"));
+  keys.push_back(integer("data.classes", in<&Config::data, &DataConfig::classes>, 1, 65536,
+                         "data.name=synthetic: number of classes"));
+  keys.push_back(choice("data.augment", in<&Config::data, &DataConfig::augment>,
+                        {"none", "standard"},
+                        "standard: shift training images by up to 4 pixels and mirror half of "
+                        "them, by (seed, epoch, sample)"));
   keys.push_back(integer("data.train_limit", in<&Config::data, &DataConfig::train_limit>, 0,
                          kBillion, "use only the first n training images; 0: all"));
   keys.push_back(integer("data.test_limit", in<&Config::data, &DataConfig::test_limit>, 0, kBillion,

@@ -92,8 +92,16 @@ void check_places(const Config& config) {
         "run.name = {} must be part of a folder's name: without '/' and at most 100 bytes",
         toml_quoted(config.run.name.substr(0, 120))));
   }
-  if (config.data.path.empty() && config.data.name != "synthetic") {
-    throw ConfigError("data.path = \"\" must be the folder of the idx.gz files");
+  const DataConfig& data = config.data;
+  if (data.path.empty() && data.name != "synthetic") {
+    throw ConfigError(fmt::format("data.path = \"\" must be the folder of {}'s files", data.name));
+  }
+  const DataConfig made_up;
+  if (data.name != "synthetic" &&
+      (data.shape != made_up.shape || data.classes != made_up.classes)) {
+    throw ConfigError(fmt::format(
+        "data.shape = {} and data.classes = {} need data.name = synthetic: {} has its own",
+        toml_quoted(data.shape.substr(0, 80)), data.classes, data.name));
   }
 }
 

@@ -20,15 +20,31 @@ class BatchMemory {
         labels_(static_cast<std::size_t>(capacity)) {}
 
   Batch gather(std::span<const std::uint32_t> indices) {
-    const std::size_t n = indices.size();
-    const std::span inputs =
-        std::span(inputs_).first(n * static_cast<std::size_t>(dataset_.shape().elements()));
-    const std::span labels = std::span(labels_).first(n);
-    dataset_.gather(indices, inputs, labels);
-    return {inputs, labels, static_cast<std::int64_t>(n), 1.0F};
+    const Places to = places(indices.size());
+    dataset_.gather(indices, to.inputs, to.labels);
+    return batch(to);
+  }
+
+  /// For training in pass `epoch` over the data set, augmented where it says so.
+  Batch gather_training(std::span<const std::uint32_t> indices, std::int64_t epoch) {
+    const Places to = places(indices.size());
+    dataset_.gather_training(indices, epoch, to.inputs, to.labels);
+    return batch(to);
   }
 
  private:
+  struct Places {
+    std::span<float> inputs;
+    std::span<std::int32_t> labels;
+  };
+  Places places(std::size_t n) {
+    const auto width = static_cast<std::size_t>(dataset_.shape().elements());
+    return {std::span(inputs_).first(n * width), std::span(labels_).first(n)};
+  }
+  static Batch batch(const Places& places) {
+    return {places.inputs, places.labels, static_cast<std::int64_t>(places.labels.size()), 1.0F};
+  }
+
   const Dataset& dataset_;
   std::vector<float> inputs_;
   std::vector<std::int32_t> labels_;

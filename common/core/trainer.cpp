@@ -133,6 +133,7 @@ class Run {
     const SampleSlice slice = sampler_.at(t);
     const auto samples = static_cast<std::int64_t>(slice.indices.size());
     const double lr = schedule_.at(t);
+    epoch_ = slice.epoch;
     parts_.model.begin_step(t);
     driver_.begin({t, static_cast<float>(lr), samples, slice.global_samples},
                   1.0F / scaler_.scale());
@@ -177,7 +178,7 @@ class Run {
 
   BatchResult train_batch(std::span<const std::uint32_t> indices, std::span<const float> weights,
                           std::span<float> gradients) {
-    Batch batch = train_memory_.gather(indices);
+    Batch batch = train_memory_.gather_training(indices, epoch_);
     batch.loss_scale = scaler_.scale();
     return parts_.model.train_batch(batch, weights, gradients, &driver_);
   }
@@ -326,6 +327,7 @@ BucketPlan make_bucket_plan(const Model& model, const BucketConfig& config) {
     counts.push_back(parameter.range.size());
     const auto dimensions = static_cast<std::int64_t>(parameter.shape.size());
     tensors.push_back({parameter.range, dimensions > 1 ? parameter.shape[0] : 1, dimensions});
+  std::int64_t epoch_ = 0;          // of the step
   }
   BucketPlan plan = BucketPlan::group(counts, config.size, config.first_size);
   plan.set_tensors(std::move(tensors));

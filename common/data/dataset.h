@@ -27,6 +27,19 @@ class Dataset {
   /// Writes samples `indices` to `inputs` ([n, h, w, c], normalised) and `labels` ([n]).
   virtual void gather(std::span<const std::uint32_t> indices, std::span<float> inputs,
                       std::span<std::int32_t> labels) const = 0;
+  /// The same for training in pass `epoch` over the set: augmented where the set was made so. A
+  /// sample's draw depends on (seed, epoch, index) alone, so on no rank or batch.
+  virtual void gather_training(std::span<const std::uint32_t> indices, std::int64_t /*epoch*/,
+                               std::span<float> inputs, std::span<std::int32_t> labels) const {
+    gather(indices, inputs, labels);
+  }
+};
+
+/// What gather_training() does to an image. Standard (as in He et al. 2016 for CIFAR): the image
+/// shifted by up to 4 pixels each way, black moving in, and mirrored in half of the cases.
+struct Augmentation {
+  bool standard = false;
+  std::uint64_t seed = 0;
 };
 
 enum class Split : std::uint8_t { train, test };
@@ -36,7 +49,18 @@ enum class Split : std::uint8_t { train, test };
 /// Throws ConfigError naming the file when it is missing, has a wrong magic, is truncated or holds
 /// a label over 9; sizes in the header are checked against the data before memory is taken.
 [[nodiscard]] std::unique_ptr<Dataset> load_fashion_mnist(const std::string& folder, Split split,
-                                                          std::int64_t limit);
+                                                          std::int64_t limit,
+                                                          const Augmentation& augmentation = {});
+
+/// Reads CIFAR-10's binary files from `folder`, data_batch_1.bin to data_batch_5.bin or
+/// test_batch.bin: records of a label byte and 3072 bytes, the red, the green and the blue plane of
+/// 32×32; any number of records per file. `limit` > 0 keeps the first so many. Bytes become
+/// (x/255 − mean)/deviation per channel, with the training set's 0.4914, 0.4822, 0.4465 and 0.2470,
+/// 0.2435, 0.2616. Throws ConfigError naming the file when it is missing, its length is no multiple
+/// of 3073, or a label is over 9.
+[[nodiscard]] std::unique_ptr<Dataset> load_cifar10(const std::string& folder, Split split,
+                                                    std::int64_t limit,
+                                                    const Augmentation& augmentation = {});
 
 /// Parses idx bytes already in memory (the fuzzer's target). `what` names them in errors.
 struct IdxData {
@@ -45,8 +69,14 @@ struct IdxData {
 };
 [[nodiscard]] IdxData parse_idx(std::span<const std::uint8_t> bytes, std::string_view what);
 
-/// Learnable made-up images: class prototypes plus noise, a function of (seed, index) alone.
+/// Learnable made-up images: class prototypes plus noise, a function of (seed, index) alone. A set
+/// of more than 64 MiB is not kept: its images are made whenever they are gathered. Throws
+/// ConfigError for a size, extent or number of classes below 1, or over 65536 classes.
 [[nodiscard]] std::unique_ptr<Dataset> make_synthetic(std::int64_t size, SampleShape shape,
-                                                      int classes, std::uint64_t seed, Split split);
+                                                      int classes, std::uint64_t seed, Split split,
+                                                      const Augmentation& augmentation = {});
+
+/// "224x224x3": height, width, channels. Throws ConfigError naming data.shape.
+[[nodiscard]] SampleShape parse_image_shape(std::string_view text);
 
 }  // namespace paceline

@@ -82,7 +82,7 @@ void check_rank(const IdxData& data, std::size_t rank, const std::string& path, 
 }  // namespace
 
 std::unique_ptr<Dataset> load_fashion_mnist(const std::string& folder, Split split,
-                                            std::int64_t limit) {
+                                            std::int64_t limit, const Augmentation& augmentation) {
   const std::string prefix = split == Split::train ? "train" : "t10k";
   const std::string image_path = find_file(folder, prefix + "-images-idx3-ubyte");
   const std::string label_path = find_file(folder, prefix + "-labels-idx1-ubyte");
@@ -110,8 +110,8 @@ std::unique_ptr<Dataset> load_fashion_mnist(const std::string& folder, Split spl
     images.values.resize(keep * static_cast<std::size_t>(shape.elements()));
     images.values.shrink_to_fit();
   }
-  return std::make_unique<ImageDataset>(std::move(images.values), std::move(labels.values), shape,
-                                        kClasses, kMean, kDeviation);
+  return make_image_dataset(std::move(images.values), std::move(labels.values),
+                            {shape, kClasses, {kMean}, {kDeviation}, augmentation});
 }
 
 }  // namespace paceline

@@ -111,6 +111,7 @@ SampleSlice Sampler::at(std::int64_t step) {
   }
   load_epoch(step / steps_per_epoch_);
   SampleSlice slice;
+  slice.epoch = epoch_;
   slice.global_samples = samples_before(step + 1) - samples_before(step);
   const std::int64_t done = step % steps_per_epoch_ * batch_;
   std::int64_t begin = 0;

@@ -13,6 +13,7 @@ namespace paceline {
 struct SampleSlice {
   std::vector<std::uint32_t> indices;  ///< this rank's samples of the step, maybe none
   std::int64_t global_samples = 0;     ///< of all ranks in this step
+  std::int64_t epoch = 0;              ///< the pass over the data set that the step belongs to
 };
 
 /// The last global batch of an epoch, and of the run, may be short: its samples are split so that

@@ -258,7 +258,7 @@ TEST(Synthetic, DependsOnSeedAndIndexAlone) {
                Samples(*make_synthetic(10, shape, 4, 2, Split::train), {2}));
   EXPECT_FALSE(Samples(*small, {2}) == Samples(*make_synthetic(10, shape, 4, 1, Split::test), {2}));
   EXPECT_THROW(static_cast<void>(make_synthetic(0, shape, 4, 1, Split::test)), ConfigError);
-  EXPECT_THROW(static_cast<void>(make_synthetic(9, shape, 257, 1, Split::test)), ConfigError);
+  EXPECT_THROW(static_cast<void>(make_synthetic(9, shape, 65537, 1, Split::test)), ConfigError);
 }
 
 /// The nearest class mean of the training set finds the class of test samples.

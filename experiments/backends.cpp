@@ -11,13 +11,16 @@
 #include "common/core/model_options.h"
 #include "experiments/labs/my_backend/my_backend.h"
 #include "ps/ps_backend.h"
+#include "ring/gossip.h"
+#include "ring/local_sgd.h"
 #include "ring/ring_backend.h"
 
 namespace paceline {
 
 std::vector<Backend> all_backends() {
-  return {single_backend(), ps_backend(),      ring_backend(), hierarchical_backend(),
-          asgd_backend(),   hogwild_backend(), my_backend()};
+  return {single_backend(),  ps_backend(),     ring_backend(),    hierarchical_backend(),
+          sharded_backend(), asgd_backend(),   hogwild_backend(), local_backend(),
+          easgd_backend(),   gossip_backend(), my_backend()};
 }
 
 Backend find_backend(std::string_view name) {

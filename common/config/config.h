@@ -116,6 +116,22 @@ struct RingConfig {
   std::size_t chunk = 0;           ///< bytes moved in one round; 0: chosen by size
 };
 
+struct LocalConfig {
+  std::int64_t steps = 8;         ///< H: steps of each rank between averages
+  std::string outer = "average";  ///< average | nesterov (DiLoCo)
+  double outer_lr = 0.7;          ///< of nesterov, as is outer_momentum
+  double outer_momentum = 0.9;
+};
+
+struct EasgdConfig {
+  std::int64_t period = 4;  ///< steps of each rank between exchanges with the center
+  double alpha = 0.0;       ///< elastic force on a replica; 0: 0.9 / world
+};
+
+struct GossipConfig {
+  std::string graph = "ring";  ///< ring | random: who may be partners
+};
+
 struct CommConfig {
   std::string transport = "auto";  ///< auto | inproc | shm | tcp
   Nanoseconds timeout = std::chrono::seconds(30);
@@ -174,6 +190,9 @@ struct Config {
   PsConfig ps;
   AsyncConfig async;
   RingConfig ring;
+  LocalConfig local;
+  EasgdConfig easgd;
+  GossipConfig gossip;
   CommConfig comm;
   LinkConfig link;
   TopologyConfig topology;

@@ -231,6 +231,24 @@ void add_communication_keys(std::vector<Key>& keys) {
                         "allreduce of sync=ring; auto picks by size"));
   keys.push_back(size("ring.chunk", in<&Config::ring, &RingConfig::chunk>, 0, 64 * kGiB,
                       "bytes moved in one round; 0: chosen by size"));
+  keys.push_back(integer("local.steps", in<&Config::local, &LocalConfig::steps>, 1, kBillion,
+                         "steps of each rank between two averages of the weights"));
+  keys.push_back(choice("local.outer", in<&Config::local, &LocalConfig::outer>,
+                        {"average", "nesterov"},
+                        "what becomes of the average: the weights, or (DiLoCo) a gradient for SGD "
+                        "with Nesterov momentum"));
+  keys.push_back(number("local.outer_lr", in<&Config::local, &LocalConfig::outer_lr>,
+                        {0.0, 1e3, true, false}, "local.outer=nesterov: its learning rate"));
+  keys.push_back(number("local.outer_momentum", in<&Config::local, &LocalConfig::outer_momentum>,
+                        {0.0, 1.0, false, true}, "local.outer=nesterov: its momentum"));
+  keys.push_back(integer("easgd.period", in<&Config::easgd, &EasgdConfig::period>, 1, kBillion,
+                         "steps of each rank between two exchanges with the center"));
+  keys.push_back(number("easgd.alpha", in<&Config::easgd, &EasgdConfig::alpha>,
+                        {0.0, 1.0, false, false},
+                        "part of the way to the center that a replica moves; 0: 0.9 / world"));
+  keys.push_back(choice("gossip.graph", in<&Config::gossip, &GossipConfig::graph>,
+                        {"ring", "random"},
+                        "partners of a step: neighbours in a ring, or random pairs"));
   keys.push_back(choice("comm.transport", in<&Config::comm, &CommConfig::transport>,
                         {"auto", "inproc", "shm", "tcp"},
                         "between ranks; auto: shared memory within a node, TCP between nodes"));

@@ -5,6 +5,7 @@
 
 #include "experiments/backends.h"
 #include "tests/support/backend_conformance.h"
+#include "tests/support/replica_reference.h"
 
 namespace paceline {
 namespace {
@@ -28,8 +29,16 @@ TEST_P(BackendConformance, FollowsTheReference) {
   if (GetParam() == "single") {
     largest = 1;
   }
+  if (GetParam() == "gossip") {
+    smallest = 2;
+  }
+  config.local.steps = config.easgd.period = 2;
   for (const ConformanceCase& test : conformance_cases(config, smallest, largest)) {
-    check_backend(backend, test);
+    if (testing::has_replicas(backend.name)) {
+      testing::check_replicas(backend, test);
+    } else {
+      check_backend(backend, test);
+    }
   }
 }
 

@@ -10,6 +10,7 @@
 #include "common/base/error.h"
 #include "common/observe/files.h"
 #include "common/observe/run_directory.h"
+#include "common/observe/staleness_lines.h"
 #include "experiments/backends.h"
 #include "experiments/train.h"
 
@@ -67,6 +68,8 @@ Config without_emulation(Config config, int cores) {
   config.compute.emulate = Nanoseconds(0);
   config.link.inter = "none";
   config.link.intra = "none";
+  config.fault.slow_rank.clear();
+  config.fault.jitter = "none";
   config.world = std::min(config.world, cores);
   return config;
 }
@@ -108,6 +111,9 @@ int compare(const CompareOptions& options) {
     }
   }
   fmt::print("{}", compare_table(summaries, options.format));
+  if (options.format == TableFormat::text) {
+    fmt::print("{}", staleness_lines(summaries));
+  }
   return std::ranges::any_of(summaries, &Summary::failed) ? 1 : 0;
 }
 

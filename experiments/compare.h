@@ -26,7 +26,8 @@ struct CompareOptions {
 /// Interrupted.
 [[nodiscard]] int compare(const CompareOptions& options);
 
-/// What --real makes of a configuration: no emulated device or links, at most `cores` workers.
+/// What --real makes of a configuration: no emulated device, links or stragglers, at most `cores`
+/// workers.
 [[nodiscard]] Config without_emulation(Config config, int cores);
 
 }  // namespace paceline

@@ -109,6 +109,10 @@ void fill_outcome(Summary& summary, const TrainOutcome& outcome) {
   summary.compute_s = outcome.compute_s;
   summary.exposed_comm_s = outcome.exposed_comm_s;
   summary.wait_s = outcome.wait_s;
+  if (outcome.waited_for >= 0) {
+    summary.waited_for = outcome.waited_for;
+    summary.waited_for_share = outcome.waited_for_share;
+  }
   summary.communication_s = outcome.communication_s;
   summary.bytes_sent_per_rank = outcome.bytes_sent;
   if (outcome.staleness.updates > 0) {
@@ -145,12 +149,12 @@ Summary describe_run(const WorkerContext& context, const Backend& backend) {
 
 Datasets load_datasets(const Config& config) {
   const DataConfig& data = config.data;
+  const Augmentation augmentation{data.augment == "standard", config.seed};
   if (data.name == "synthetic") {
     const SampleShape shape = parse_image_shape(data.shape);
     const auto size = [](std::int64_t limit, std::int64_t full) {
       return limit > 0 ? limit : full;
     };
-  const Augmentation augmentation{data.augment == "standard", config.seed};
     return {make_synthetic(size(data.train_limit, kSyntheticTrain), shape, data.classes,
                            config.seed, Split::train, augmentation),
             make_synthetic(size(data.test_limit, kSyntheticTest), shape, data.classes, config.seed,

@@ -50,8 +50,10 @@ class BucketWork {
 /// ZeRO stage 1 (Rajbhandari et al. 2020): reduce-scatter, each rank's optimizer steps its
 /// ring_chunk of every bucket and holds state for those elements alone, allgather of the weights.
 /// Per rank and bucket of n elements that is 2(N-1)/N·4n bytes on the wire, as an allreduce around
-/// a ring, and state for at most ceil(n/N) elements. Element-wise rules only, and clipping, whose
-/// norm is the ranks' sums of squares added in rank order; throws Error for others.
+/// a ring, and state for at most ceil(n/N) elements. Norms (clipping, LARS, LAMB) are the ranks'
+/// sums of squares, in double and added in rank order, from one small allgather each; so those
+/// rules follow the replicated update to rounding, all others bit for bit. Throws Error for 1-bit
+/// Adam.
 [[nodiscard]] std::unique_ptr<BucketWork> make_sharded_work(const WorkPlace& place);
 
 }  // namespace paceline

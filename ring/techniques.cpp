@@ -73,17 +73,10 @@ void check_collective_techniques(const Config& config, bool flat) {
 }
 
 void check_sharded_techniques(const Config& config) {
-  const std::string& optimizer = config.optimizer.name;
-  if (optimizer == "lars" || optimizer == "lamb") {
-    throw ConfigError(fmt::format(
-        "optimizer.name = {} with sync = sharded: it scales by norms of whole tensors, and shards "
-        "cut tensors; allowed: sgd, adam",
-        optimizer));
-  }
-  if (optimizer == "onebit_adam") {
+  if (config.optimizer.name == "onebit_adam") {
     throw ConfigError(
         "optimizer.name = onebit_adam with sync = sharded: every rank needs all of the momentum "
-        "that it compresses, not a shard of it; allowed: sgd, adam");
+        "that it compresses, not a shard of it; allowed: sgd, adam, lars, lamb");
   }
   if (config.compress.method != "none") {
     throw ConfigError(fmt::format(

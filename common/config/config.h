@@ -170,6 +170,8 @@ struct FaultConfig {
   std::string kill;  ///< "RANK@PHASE[:STEP]": that rank sends itself SIGKILL there
   std::string
       stop;  ///< likewise SIGSTOP. Phases: start, rendezvous, forward, backward, commit, last
+  std::string slow_rank;        ///< "0:2x,2:4x": those ranks take so many times their step time
+  std::string jitter = "none";  ///< none | KIND:AMOUNT, as parse_jitter explains: of step times
 };
 
 struct Config {

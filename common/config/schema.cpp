@@ -293,6 +293,12 @@ void add_emulation_keys(std::vector<Key>& keys) {
                       "start, rendezvous, forward, backward, commit, last"));
   keys.push_back(
       text("fault.stop", in<&Config::fault, &FaultConfig::stop>, "for tests: likewise SIGSTOP"));
+  keys.push_back(text("fault.slow_rank", in<&Config::fault, &FaultConfig::slow_rank>,
+                      "RANK:FACTORx, several with commas, as in 0:2x,2:4x: those ranks take so "
+                      "many times their step time"));
+  keys.push_back(text("fault.jitter", in<&Config::fault, &FaultConfig::jitter>,
+                      "random delay of each step by seed, as a share of its time: uniform:0.2 (up "
+                      "to), normal:0.1, lognormal:0.3, exponential:0.2 (mean), or none"));
 }
 
 std::vector<Key> make_keys() {

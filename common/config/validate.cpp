@@ -10,6 +10,7 @@
 
 #include "common/base/error.h"
 #include "common/base/fault.h"
+#include "common/config/load_imbalance.h"
 #include "common/config/schema.h"
 #include "common/config/value_text.h"
 
@@ -163,6 +164,8 @@ void validate(const Config& config, const ValidationRules& rules) {
   check_techniques(config);
   check_fault(config, "fault.kill", config.fault.kill);
   check_fault(config, "fault.stop", config.fault.stop);
+  static_cast<void>(parse_slow_ranks(config.fault.slow_rank, config.world));
+  static_cast<void>(parse_jitter(config.fault.jitter));
   check_places(config);
   if (rules.check_link) {
     rules.check_link("link.inter", config.link.inter);

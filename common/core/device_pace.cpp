@@ -18,6 +18,8 @@ DevicePace::DevicePace(const Model& model, Nanoseconds emulate)
 }
 
 void DevicePace::stalled(std::int64_t blocked, std::int64_t now) noexcept {
+  worked_ns_ += now - blocked - mark_ns_;
+  mark_ns_ = now;
   constexpr std::int64_t kJustACall = 20'000;
   if (blocked > kJustACall) {
     device_ns_ = std::max(device_ns_, now);
@@ -25,10 +27,21 @@ void DevicePace::stalled(std::int64_t blocked, std::int64_t now) noexcept {
 }
 
 void DevicePace::advance(std::int64_t ns) noexcept {
-  device_ns_ += ns;
   if (emulate_ns_ > 0) {
+    device_ns_ += static_cast<std::int64_t>(static_cast<double>(ns) * stretch_);
     sleep_until_ns(device_ns_);
+  } else if (stretch_ > 1.0) {
+    stretch_own_time();
   }
+}
+
+void DevicePace::stretch_own_time() noexcept {
+  const std::int64_t now = now_ns();
+  worked_ns_ += now - mark_ns_;
+  sleep_until_ns(now +
+                 static_cast<std::int64_t>(static_cast<double>(worked_ns_) * (stretch_ - 1.0)));
+  mark_ns_ = now_ns();
+  worked_ns_ = 0;
 }
 
 void DevicePace::finish() noexcept {

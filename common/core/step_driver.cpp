@@ -48,7 +48,7 @@ void StepDriver::begin(const StepInfo& info, float gradient_scale) {
   pending_ = buckets_.layers_of();
   needed_.assign(pending_.size(), false);
   next_ready_ = 0;
-  pace_.begin(now_ns());
+  pace_.begin(now_ns(), options_.stretch.factor(info.step));
   sync_.begin_step(info);
 }
 

@@ -8,6 +8,7 @@
 
 #include "common/core/device_pace.h"
 #include "common/core/model.h"
+#include "common/core/step_stretch.h"
 #include "common/core/trainer.h"
 #include "common/sync/bucket_plan.h"
 #include "common/sync/synchronizer.h"
@@ -33,6 +34,7 @@ struct StepDriverOptions {
   Nanoseconds emulate{0};   ///< the device's time for a step (DevicePace)
   bool find_unused = true;  ///< parameters that got no gradient in a step count as zero
   int rank = 0;             ///< for errors
+  StepStretch stretch;      ///< of each step, on purpose
 };
 
 /// Turns a model's layer hooks into calls of the seam, paces the emulated device and adds up the

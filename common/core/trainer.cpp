@@ -77,11 +77,12 @@ class Run {
         plan_(make_bucket_plan(parts.model, parts.config.bucket)),
         driver_(parts.model, plan_,
                 {parts.config.compute.emulate, parts.config.sync_options.find_unused,
-                 parts.workers.rank()},
+                 parts.workers.rank(), StepStretch(parts.config, parts.workers.rank())},
                 parts.synchronizer, parts.observer),
         scaler_(parts.config.precision),
         train_memory_(parts.train, std::max<std::int64_t>(parts.config.train.batch, 1)),
-        test_memory_(parts.test, kEvaluationBatch) {}
+        test_memory_(parts.test, kEvaluationBatch),
+        waited_for_s_(static_cast<std::size_t>(parts.workers.size())) {}
 
   TrainOutcome operator()(ReplicaView& view) {
     bind(view);
@@ -131,9 +132,9 @@ class Run {
   void step(std::int64_t t, ReplicaView& view) {
     const std::int64_t begin = now_ns();
     const SampleSlice slice = sampler_.at(t);
+    epoch_ = slice.epoch;
     const auto samples = static_cast<std::int64_t>(slice.indices.size());
     const double lr = schedule_.at(t);
-    epoch_ = slice.epoch;
     parts_.model.begin_step(t);
     driver_.begin({t, static_cast<float>(lr), samples, slice.global_samples},
                   1.0F / scaler_.scale());
@@ -205,6 +206,8 @@ class Run {
     m.loss = samples > 0 ? result.loss_sum / static_cast<double>(samples) : 0.0;
     m.lr = lr;
     m.wait_s = std::min(report.wait_s, driver_.blocked_s());
+    m.waited_for = report.waited_for;
+    m.waited_for_s = std::min(report.waited_for_s, m.wait_s);
     m.exposed_comm_s = driver_.blocked_s() - m.wait_s;
     m.compute_s = duration - driver_.blocked_s();
     m.communication_s = report.communication_s;
@@ -215,6 +218,9 @@ class Run {
     compute_s_ += m.compute_s;
     exposed_s_ += m.exposed_comm_s;
     wait_s_ += m.wait_s;
+    if (m.waited_for >= 0) {
+      waited_for_s_.at(static_cast<std::size_t>(m.waited_for)) += m.waited_for_s;
+    }
     communication_s_ += m.communication_s;
     bytes_ += static_cast<double>(m.bytes_sent);
     staleness_.merge(m.staleness);
@@ -282,6 +288,7 @@ class Run {
     outcome.wait_s = total[2] / rank_steps;
     outcome.communication_s = total[3] / rank_steps;
     outcome.bytes_sent = total[4] / rank_steps;
+    name_culprit(outcome, total[2]);
     outcome.staleness = {static_cast<std::int64_t>(total[5]), total[6],
                          static_cast<std::int64_t>(largest[1])};
     outcome.final_loss = total[8] > 0.0 ? total[7] / total[8] : 0.0;
@@ -292,6 +299,16 @@ class Run {
     return outcome;
   }
 
+  /// Of `wait_s` of all ranks and steps. Collective.
+  void name_culprit(TrainOutcome& outcome, double wait_s) {
+    const std::vector<double> costs = parts_.workers.sum(waited_for_s_);
+    const auto most = std::ranges::max_element(costs);
+    if (*most > 0.0) {
+      outcome.waited_for = static_cast<int>(most - costs.begin());
+      outcome.waited_for_share = *most / wait_s;
+    }
+  }
+
   const TrainerParts& parts_;
   Sampler sampler_;
   LrSchedule schedule_;
@@ -300,6 +317,7 @@ class Run {
   LossScaler scaler_;
   BatchMemory train_memory_;
   BatchMemory test_memory_;
+  std::int64_t epoch_ = 0;          // of the step
   std::vector<float> accumulated_;  // of the step's earlier micro-batches
   TransferSpans transfers_;
   Device device_;
@@ -308,6 +326,7 @@ class Run {
   double compute_s_ = 0.0;
   double exposed_s_ = 0.0;
   double wait_s_ = 0.0;
+  std::vector<double> waited_for_s_;  // by rank
   double communication_s_ = 0.0;
   double bytes_ = 0.0;
   Staleness staleness_;
@@ -327,7 +346,6 @@ BucketPlan make_bucket_plan(const Model& model, const BucketConfig& config) {
     counts.push_back(parameter.range.size());
     const auto dimensions = static_cast<std::int64_t>(parameter.shape.size());
     tensors.push_back({parameter.range, dimensions > 1 ? parameter.shape[0] : 1, dimensions});
-  std::int64_t epoch_ = 0;          // of the step
   }
   BucketPlan plan = BucketPlan::group(counts, config.size, config.first_size);
   plan.set_tensors(std::move(tensors));

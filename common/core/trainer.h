@@ -27,6 +27,8 @@ struct StepMetrics {
   double compute_s = 0.0;
   double exposed_comm_s = 0.0;   ///< blocked in the seam, less wait_s
   double wait_s = 0.0;           ///< blocked for a slower rank
+  int waited_for = -1;           ///< the rank that cost most of wait_s; -1: none, or not known
+  double waited_for_s = 0.0;     ///< what it cost
   double communication_s = 0.0;  ///< transfers in progress, hidden or not
   std::uint64_t bytes_sent = 0;
   Staleness staleness;
@@ -49,11 +51,13 @@ struct TrainOutcome {
   double exposed_comm_s = 0.0;
   double wait_s = 0.0;
   double communication_s = 0.0;
-  double bytes_sent = 0.0;     ///< per rank and step
-  Staleness staleness;         ///< of all ranks
-  std::int64_t skipped = 0;    ///< updates left out, of the rank with most
-  double final_loss = 0.0;     ///< mean training loss of the last step over all ranks' samples
-  double late_fraction = 0.0;  ///< steps that missed the emulated device's pace, worst rank
+  double bytes_sent = 0.0;  ///< per rank and step
+  int waited_for = -1;      ///< the rank that cost all others most of their wait; -1: not known
+  double waited_for_share = 0.0;  ///< of all ranks' wait, 0..1
+  Staleness staleness;            ///< of all ranks
+  std::int64_t skipped = 0;       ///< updates left out, of the rank with most
+  double final_loss = 0.0;        ///< mean training loss of the last step over all ranks' samples
+  double late_fraction = 0.0;     ///< steps that missed the emulated device's pace, worst rank
   std::optional<double> time_to_target_s;
   std::vector<Evaluation> evaluations;
 };

@@ -64,7 +64,22 @@ Column target_column(const std::vector<Summary>& summaries) {
           [](const Summary& s) { return or_empty(s.time_to_target_s); }};
 }
 
-std::vector<Column> columns(const std::vector<Summary>& summaries) {
+/// Waiting that is worth a name: over a twentieth of a step.
+bool waits_much(const Summary& s) {
+  return s.waited_for && s.wait_s > 0.05 * (s.compute_s + s.exposed_comm_s + s.wait_s);
+}
+
+Column culprit_column() {
+  return {"waited for", "waited_for", false,
+          [](const Summary& s) {
+            return waits_much(s)
+                       ? fmt::format("rank {} ({:.0f}%)", *s.waited_for, 100.0 * s.waited_for_share)
+                       : "-";
+          },
+          [](const Summary& s) { return s.waited_for ? fmt::format("{}", *s.waited_for) : ""; }};
+}
+
+std::vector<Column> columns(const std::vector<Summary>& summaries, TableFormat format) {
   std::vector<Column> all;
   all.push_back({"run", "run", true, label, label});
   const bool named = std::ranges::any_of(
@@ -80,6 +95,11 @@ std::vector<Column> columns(const std::vector<Summary>& summaries) {
   all.push_back(measured("compute ms", "compute_s", &Summary::compute_s, 1e3, "{:.1f}"));
   all.push_back(measured("exposed ms", "exposed_comm_s", &Summary::exposed_comm_s, 1e3, "{:.1f}"));
   all.push_back(measured("wait ms", "wait_s", &Summary::wait_s, 1e3, "{:.1f}"));
+  const bool csv = format == TableFormat::csv;
+  if (csv || std::ranges::any_of(summaries, waits_much)) all.push_back(culprit_column());
+  if (csv) {
+    all.push_back(measured("", "waited_for_share", &Summary::waited_for_share, 1, ""));
+  }
   all.push_back(
       {"sent/step", "bytes_sent_per_rank", false,
        [](const Summary& s) { return s.failed ? "-" : human_bytes(s.bytes_sent_per_rank); },
@@ -186,7 +206,7 @@ std::string human_bytes(double bytes) {
 }
 
 std::string compare_table(const std::vector<Summary>& summaries, TableFormat format) {
-  const std::vector<Column> all = columns(summaries);
+  const std::vector<Column> all = columns(summaries, format);
   if (format == TableFormat::csv) return csv(summaries, all);
   const bool markdown = format == TableFormat::markdown;
   std::vector<std::vector<std::string>> rows(1);

@@ -38,6 +38,8 @@ void describe(int rank, const StepMetrics& m, Visit&& visit) {
   visit("compute_s", m.compute_s);
   visit("exposed_comm_s", m.exposed_comm_s);
   visit("wait_s", m.wait_s);
+  visit("waited_for", m.waited_for);
+  visit("waited_for_s", m.waited_for_s);
   visit("communication_s", m.communication_s);
   visit("bytes_sent", m.bytes_sent);
   visit("updates", m.staleness.updates);

@@ -26,7 +26,8 @@ class FieldWriter {
   void field(const char* name, const T& value) {
     json_[name] = value;
   }
-  void field(const char* name, const std::optional<double>& value) {
+  template <typename T>
+  void field(const char* name, const std::optional<T>& value) {
     json_[name] = value ? Json(*value) : Json(nullptr);
   }
   void maybe_nan(const char* name, double value) { json_[name] = value; }  // NaN dumps as null
@@ -81,7 +82,8 @@ class FieldReader {
     if (!json.is_number() || !std::isfinite(json.get<double>())) fail(name, "a number");
     value = json.get<double>();
   }
-  void field(const char* name, std::optional<double>& value) {
+  template <typename T>
+  void field(const char* name, std::optional<T>& value) {
     value.reset();
     if (!at(name).is_null()) field(name, value.emplace());
   }
@@ -145,6 +147,8 @@ void describe_measurements(Visitor& visitor, S& s) {
   visitor.field("compute_s", s.compute_s);
   visitor.field("exposed_comm_s", s.exposed_comm_s);
   visitor.field("wait_s", s.wait_s);
+  visitor.field("waited_for", s.waited_for);
+  visitor.field("waited_for_share", s.waited_for_share);
   visitor.field("communication_s", s.communication_s);
   visitor.field("bytes_sent_per_rank", s.bytes_sent_per_rank);
   visitor.object("staleness", [&](auto&& staleness) {

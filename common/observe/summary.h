@@ -56,6 +56,8 @@ struct Summary {
   double compute_s = 0.0;
   double exposed_comm_s = 0.0;
   double wait_s = 0.0;
+  std::optional<int> waited_for;  ///< the rank that cost the others most of their wait
+  double waited_for_share = 0.0;  ///< of all ranks' wait, 0..1
   double communication_s = 0.0;
   double bytes_sent_per_rank = 0.0;
   double staleness_mean = 0.0;

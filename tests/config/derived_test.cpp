@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "common/base/error.h"
+#include "common/config/load_imbalance.h"
 #include "common/config/validate.h"
 
 namespace paceline {
@@ -47,6 +48,43 @@ std::string refusal(std::string_view text, int world) {
     return error.what();
   }
   return "";
+}
+
+template <typename Parse>
+std::string refusal_of(Parse parse) {
+  try {
+    (void)parse();
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(SlowRanks, AreFactorsByRank) {
+  EXPECT_EQ(parse_slow_ranks("", 2), (std::vector<double>{1.0, 1.0}));
+  EXPECT_EQ(parse_slow_ranks("2:4x", 3), (std::vector<double>{1.0, 1.0, 4.0}));
+  EXPECT_EQ(parse_slow_ranks("2:4x,0:1.5x", 3), (std::vector<double>{1.5, 1.0, 4.0}));
+  for (const char* text : {"3:2x", "-1:2x", "0:0.5x", "0:1001x", "0:2x,0:3x", "0:2", "0", ":",
+                           "0:x", "x", "0:2x,", ",0:2x", "0:nanx", "0:infx", "0 :2x", "0:2x;1:2x",
+                           "0:-2x", " ", "99999999999999999999:2x"}) {
+    const std::string message = refusal_of([&] { return parse_slow_ranks(text, 3); });
+    EXPECT_NE(message.find("fault.slow_rank = \"" + std::string(text)), std::string::npos)
+        << text << ": " << message;
+  }
+}
+
+TEST(Jitter, IsADistributionAndItsWidth) {
+  EXPECT_EQ(parse_jitter("none").kind, JitterKind::none);
+  EXPECT_EQ(parse_jitter("uniform:0.2").kind, JitterKind::uniform);
+  EXPECT_EQ(parse_jitter("normal:0.1").amount, 0.1);
+  EXPECT_EQ(parse_jitter("lognormal:0.3").kind, JitterKind::lognormal);
+  EXPECT_EQ(parse_jitter("exponential:10").kind, JitterKind::exponential);
+  for (const char* text : {"", "uniform", "uniform:", "uniform:0", "uniform:-1", "uniform:10.1",
+                           "uniform:nan", "cauchy:1", ":1", "none:1", "normal:0.1,2"}) {
+    const std::string message = refusal_of([&] { return parse_jitter(text); });
+    EXPECT_NE(message.find("fault.jitter = \"" + std::string(text) + "\""), std::string::npos)
+        << text << ": " << message;
+  }
 }
 
 TEST(Shares, OneNumberPerRank) {

@@ -65,6 +65,10 @@ TEST_F(BadInput, ValuesOutOfRange) {
   expect_train_refused({"comm.timeout=1ms"}, {"comm.timeout = \"1ms\"", "from 100ms"});
   expect_train_refused({"link.inter=fast"}, {"link.inter=\"fast\"", "RATE,LATENCY"});
   expect_train_refused({"fault.kill=9@start"}, {"fault.kill = \"9@start\"", "0 to 1"});
+  expect_train_refused({"--world=2", "fault.slow_rank=2:4x"},
+                       {"fault.slow_rank = \"2:4x\"", "rank 2", "0 to 1"});
+  expect_train_refused({"fault.slow_rank=0:0.5x"}, {"fault.slow_rank = \"0:0.5x\"", "from 1 to"});
+  expect_train_refused({"fault.jitter=cauchy:1"}, {"fault.jitter = \"cauchy:1\"", "lognormal"});
 }
 
 TEST_F(BadInput, AStepLongerThanTheEpoch) {
@@ -113,6 +117,10 @@ TEST_F(BadInput, SchedulesAndSharesThatDoNotFit) {
 
 TEST_F(BadInput, BackendsThatMakeNoSense) {
   expect_train_refused({"--sync=ps", "ps.servers=0"}, {"ps.servers = 0", "from 1 to"});
+  expect_train_refused({"--sync=sharded", "--world=2", "optimizer.name=onebit_adam"},
+                       {"optimizer.name = onebit_adam", "not a shard", "sgd, adam"});
+  expect_train_refused({"--sync=sharded", "--world=2", "ring.algorithm=tree"},
+                       {"ring.algorithm = tree", "reduce-scatter", "auto, ring"});
   expect_train_refused({"--sync=hierarchical", "--world=4"},
                        {"topology.ranks_per_node = 0", "allowed"});
   expect_train_refused({"--sync=ps", "--rank=0", "--world=2"},

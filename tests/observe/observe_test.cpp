@@ -72,6 +72,7 @@ TEST(StepLine, IsJsonEvenWhenNumbersAreNot) {
   EXPECT_DOUBLE_EQ(good["compute_s"].get<double>(), 0.012);
   EXPECT_DOUBLE_EQ(good["staleness_mean"].get<double>(), 3.5);
   EXPECT_EQ(good["staleness_max"], 4);
+  EXPECT_EQ(good["waited_for"], -1);
   metrics.loss = std::numeric_limits<double>::quiet_NaN();
   metrics.lr = std::numeric_limits<double>::infinity();
   const json bad = json::parse(step_line(2, metrics));

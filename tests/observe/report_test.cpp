@@ -68,7 +68,10 @@ Summary full_summary() {
 }
 
 TEST(Summary, RoundTripsEveryField) {
-  const std::string text = summary_to_json(full_summary());
+  Summary full = full_summary();
+  full.waited_for = 2;
+  full.waited_for_share = 0.75;
+  const std::string text = summary_to_json(full);
   const Summary read = summary_from_json(text, "s.json");
   EXPECT_EQ(summary_to_json(read), text);
   EXPECT_TRUE(std::isnan(read.test_loss));
@@ -77,6 +80,9 @@ TEST(Summary, RoundTripsEveryField) {
   EXPECT_FALSE(read.link_intra.measured_round_trip_s);
   EXPECT_EQ(read.evaluations.size(), 2U);
   EXPECT_EQ(read.memory.staging, 5);
+  EXPECT_EQ(read.waited_for, 2);
+  EXPECT_EQ(read.waited_for_share, 0.75);
+  EXPECT_FALSE(summary_from_json(summary_to_json(full_summary()), "s.json").waited_for);
 }
 
 TEST(Summary, HasTheFieldsThatToolsRelyOn) {
@@ -178,6 +184,19 @@ TEST(CompareTable, TextIsAligned) {
             "    1.0    6.50 MB    88.25%      20.2  host-bound\n");
 }
 
+TEST(CompareTable, NamesTheRankThatOthersWaitedFor) {
+  Summary summary = full_summary();
+  summary.waited_for = 3;
+  summary.waited_for_share = 0.875;
+  EXPECT_FALSE(has(compare_table({summary}, TableFormat::text), "waited for"))
+      << "1 ms of 139 is not worth a column";
+  summary.wait_s = 0.02;
+  const std::string table = compare_table({summary, full_summary()}, TableFormat::markdown);
+  EXPECT_TRUE(has(table, "  waited for |")) << table;
+  EXPECT_TRUE(has(table, "| rank 3 (88%) |")) << table;
+  EXPECT_TRUE(has(table, "|            - |")) << table;
+}
+
 TEST(CompareTable, MarkdownAndCsv) {
   Summary odd = full_summary();
   odd.name = "a|b,\"c\"";
@@ -187,11 +206,15 @@ TEST(CompareTable, MarkdownAndCsv) {
   EXPECT_TRUE(has(markdown, "| a\\|b,\"c\" | ps "));
   EXPECT_TRUE(has(markdown, "|:--"));
   EXPECT_FALSE(has(markdown, "host-bound"));
+  odd.waited_for = 3;
+  odd.waited_for_share = 0.75;
   const std::string csv = compare_table({odd}, TableFormat::csv);
   EXPECT_EQ(csv,
             "run,backend,workers,samples_per_second,speedup,efficiency,compute_s,exposed_comm_s,"
-            "wait_s,bytes_sent_per_rank,test_accuracy,time_to_target_s,host_bound\n"
-            "\"a|b,\"\"c\"\"\",ps,4,1846.15,2.5,0.625,0.12,0.018,0.001,6500000.5,0.8825,,false\n");
+            "wait_s,waited_for,waited_for_share,bytes_sent_per_rank,test_accuracy,time_to_target_s,"
+            "host_bound\n"
+            "\"a|b,\"\"c\"\"\",ps,4,1846.15,2.5,0.625,0.12,0.018,0.001,3,0.75,6500000.5,0.8825,,"
+            "false\n");
   EXPECT_TRUE(has(compare_table({}, TableFormat::text), "samples/s"));
 }
 

@@ -10,6 +10,7 @@
 #include "common/config/config_file.h"
 #include "common/config/print.h"
 #include "common/observe/compare_table.h"
+#include "common/observe/staleness_lines.h"
 #include "experiments/backends.h"
 #include "experiments/commands.h"
 #include "experiments/train.h"
@@ -67,8 +68,8 @@ int run(TrainFlags flags) {
   }
   const FinishedRun run = run_training(config, {!flags.quiet});
   if (!flags.quiet) {
-    fmt::print("{}run: {}\n", compare_table({run.summary}, TableFormat::text),
-               run.directory.string());
+    fmt::print("{}{}run: {}\n", compare_table({run.summary}, TableFormat::text),
+               staleness_lines({run.summary}), run.directory.string());
   }
   return 0;
 }

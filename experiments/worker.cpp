@@ -119,6 +119,7 @@ void fill_outcome(Summary& summary, const TrainOutcome& outcome) {
     summary.staleness_mean = outcome.staleness.sum / static_cast<double>(outcome.staleness.updates);
   }
   summary.staleness_max = outcome.staleness.max;
+  summary.staleness_histogram = outcome.staleness.histogram;
   summary.final_train_loss = outcome.final_loss;
   summary.time_to_target_s = outcome.time_to_target_s;
   summary.late_fraction = outcome.late_fraction;

@@ -99,6 +99,7 @@ class ColocatedServer {
   }
   ColocatedServer(const ColocatedServer&) = delete;
   ColocatedServer& operator=(const ColocatedServer&) = delete;
+  [[nodiscard]] MemoryUse memory() const noexcept { return server_.memory(); }
 
  private:
   std::unique_ptr<ServerMailbox> mailbox_;
@@ -142,10 +143,14 @@ class PsSynchronizer final : public Synchronizer {
             UpdatePlace::server, false};
   }
 
-  /// The optimizer's state is the servers'.
+  /// With that of the server which this rank runs, if it does; the optimizer's state is there.
   [[nodiscard]] MemoryUse memory() const noexcept override {
-    return {weights_.size(), gradients_.size(), 0, client_ ? client_->staging_bytes() : 0,
-            client_ ? client_->residual_bytes() : 0};
+    MemoryUse use = server_ ? server_->memory() : MemoryUse{};
+    use.weights += weights_.size();
+    use.gradients = gradients_.size();
+    use.staging += client_ ? client_->staging_bytes() : 0;
+    use.residual = client_ ? client_->residual_bytes() : 0;
+    return use;
   }
 
   ReplicaView bind(const BucketPlan& plan, Device& device, const OptimizerSpec& optimizer,

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 namespace paceline {
@@ -100,7 +101,26 @@ bool Server::handle_arrived() {
     }
     answers_.clear();
   }
+  if (any) {
+    note_memory();
+  }
   return any;
+}
+
+void Server::note_memory() {
+  const MemoryUse use = state_.memory();
+  weight_bytes_.store(use.weights, std::memory_order_relaxed);
+  optimizer_bytes_.store(use.optimizer, std::memory_order_relaxed);
+  staging_bytes_.store(std::max(use.staging, staging_bytes_.load(std::memory_order_relaxed)),
+                       std::memory_order_relaxed);
+}
+
+MemoryUse Server::memory() const noexcept {
+  MemoryUse use;
+  use.weights = weight_bytes_.load(std::memory_order_relaxed);
+  use.optimizer = optimizer_bytes_.load(std::memory_order_relaxed);
+  use.staging = staging_bytes_.load(std::memory_order_relaxed);
+  return use;
 }
 
 }  // namespace paceline

@@ -29,6 +29,8 @@ class Server {
 
   /// Serves until all workers have said goodbye or stop() was called. Throws the abort reason.
   void run();
+  /// Any thread: what its keys take; the most so far where it varies.
+  [[nodiscard]] MemoryUse memory() const noexcept;
   /// Any thread: run() returns soon.
   void stop() noexcept;
 
@@ -38,6 +40,7 @@ class Server {
   [[nodiscard]] bool known(const Incoming& incoming) const;
   void refuse(const Incoming& incoming, const std::string& reason);
   bool handle_arrived();
+  void note_memory();
 
   ServerMailbox& mailbox_;
   ServerIdentity identity_;
@@ -49,6 +52,9 @@ class Server {
   std::vector<Outgoing> answers_;
   Wakeup wakeup_;
   std::atomic<bool> stop_{false};
+  std::atomic<std::size_t> weight_bytes_{0};
+  std::atomic<std::size_t> optimizer_bytes_{0};
+  std::atomic<std::size_t> staging_bytes_{0};
 };
 
 }  // namespace paceline

@@ -14,8 +14,16 @@ namespace paceline {
 namespace {
 constexpr std::uint64_t kInfiniteClock = std::numeric_limits<std::uint64_t>::max();
 
-Payload to_sixteen_bits(std::span<const float> weights, DataType type) {
-  const auto memory = std::make_shared_for_overwrite<std::uint16_t[]>(weights.size());
+/// `alive` counts the bytes until the payload's last copy is gone.
+Payload to_sixteen_bits(std::span<const float> weights, DataType type,
+                        const std::shared_ptr<std::atomic<std::size_t>>& alive) {
+  const std::size_t bytes = weights.size() * sizeof(std::uint16_t);
+  alive->fetch_add(bytes, std::memory_order_relaxed);
+  const std::shared_ptr<std::uint16_t[]> memory(
+      new std::uint16_t[weights.size()], [alive, bytes](const std::uint16_t* values) {
+        delete[] values;
+        alive->fetch_sub(bytes, std::memory_order_relaxed);
+      });
   const std::span out(memory.get(), weights.size());
   if (type == DataType::f16) {
     to_half(weights, 1.0F, out);
@@ -24,6 +32,7 @@ Payload to_sixteen_bits(std::span<const float> weights, DataType type) {
   }
   return {std::as_bytes(out), memory};
 }
+
 }  // namespace
 
 /// Whether others wait for this worker: one that is done has an infinite clock.
@@ -73,7 +82,7 @@ Payload ServerState::answer_weights(Key& key) const {
     return key.store.share();
   }
   if (key.short_weights.empty()) {
-    key.short_weights = to_sixteen_bits(key.store.current(), type);
+    key.short_weights = to_sixteen_bits(key.store.current(), type, short_bytes_);
   }
   return key.short_weights;
 }

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <set>
 #include <utility>
 
 #include "ps/server_key.h"
@@ -293,6 +292,7 @@ std::span<const float> ServerState::weights(std::size_t key) const {
 
 MemoryUse ServerState::memory() const {
   MemoryUse use;
+  use.staging = short_bytes_->load(std::memory_order_relaxed);
   for (const auto& key : keys_) {
     if (!key) {
       continue;
@@ -301,17 +301,6 @@ MemoryUse ServerState::memory() const {
     use.weights += version;
     use.optimizer += key->optimizer.state_bytes() + key->mean_square.size() * sizeof(float);
     use.staging += key->store.bytes() - version + key->sum.size() * sizeof(float);
-    std::set<const std::byte*> short_versions;
-    const auto count = [&](const Payload& weights) {
-      if (identity_.format.weights() != DataType::f32 && !weights.empty() &&
-          short_versions.insert(weights.bytes().data()).second) {
-        use.staging += weights.size();
-      }
-    };
-    count(key->short_weights);
-    for (const WorkerOfKey& worker : key->workers) {
-      count(worker.backup);
-    }
   }
   return use;
 }

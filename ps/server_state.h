@@ -3,6 +3,7 @@
 // tests, or by a simulator's clock.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -135,6 +136,9 @@ class ServerState {
   std::unique_ptr<Codec> codec_;  ///< null: gradients travel as they are
   std::vector<float> decoded_;    ///< the sum of one key's messages
   std::vector<float> backup_;     ///< a block of 16-bit weights as fp32
+  /// Of 16-bit weights that answers carry or workers compute on.
+  std::shared_ptr<std::atomic<std::size_t>> short_bytes_ =
+      std::make_shared<std::atomic<std::size_t>>(0);
 };
 
 }  // namespace paceline

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <numeric>
@@ -290,13 +291,22 @@ class Run {
     outcome.bytes_sent = total[4] / rank_steps;
     name_culprit(outcome, total[2]);
     outcome.staleness = {static_cast<std::int64_t>(total[5]), total[6],
-                         static_cast<std::int64_t>(largest[1])};
+                         static_cast<std::int64_t>(largest[1]), all_histograms()};
     outcome.final_loss = total[8] > 0.0 ? total[7] / total[8] : 0.0;
     outcome.late_fraction = largest[2];
     outcome.skipped = static_cast<std::int64_t>(largest[3]);
     outcome.time_to_target_s = time_to_target_s_;
     outcome.evaluations = std::move(evaluations_);
     return outcome;
+  }
+
+  /// Staleness of all ranks' updates. Collective.
+  std::array<std::int64_t, Staleness::kBins> all_histograms() {
+    const std::vector<double> mine(staleness_.histogram.begin(), staleness_.histogram.end());
+    std::array<std::int64_t, Staleness::kBins> all{};
+    std::ranges::transform(parts_.workers.sum(mine), all.begin(),
+                           [](double count) { return static_cast<std::int64_t>(count); });
+    return all;
   }
 
   /// Of `wait_s` of all ranks and steps. Collective.

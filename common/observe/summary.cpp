@@ -77,6 +77,19 @@ class FieldReader {
     if (!fits) fail(name, "a whole number that is not negative");
     value = static_cast<T>(json.get<std::uint64_t>());
   }
+  template <std::size_t N>
+  void field(const char* name, std::array<std::int64_t, N>& values) {
+    const Json& json = at(name);
+    const auto is_count = [](const Json& item) {
+      return item.is_number_unsigned() && item.get<std::uint64_t>() <= std::uint64_t{1} << 62;
+    };
+    if (!json.is_array() || json.size() != N || !std::ranges::all_of(json, is_count)) {
+      fail(name, fmt::format("a list of {} whole numbers that are not negative", N));
+    }
+    std::ranges::transform(json, values.begin(), [](const Json& item) {
+      return static_cast<std::int64_t>(item.get<std::uint64_t>());
+    });
+  }
   void field(const char* name, double& value) {
     const Json& json = at(name);
     if (!json.is_number() || !std::isfinite(json.get<double>())) fail(name, "a number");
@@ -154,6 +167,7 @@ void describe_measurements(Visitor& visitor, S& s) {
   visitor.object("staleness", [&](auto&& staleness) {
     staleness.field("mean", s.staleness_mean);
     staleness.field("max", s.staleness_max);
+    staleness.field("histogram", s.staleness_histogram);
   });
   visitor.field("skipped_steps", s.skipped_steps);
   visitor.field("test_accuracy", s.test_accuracy);

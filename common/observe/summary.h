@@ -2,12 +2,15 @@
 // summary.json: what one run measured. docs/summary-schema.md describes every field.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "common/sync/synchronizer.h"
 
 namespace paceline {
 
@@ -62,6 +65,7 @@ struct Summary {
   double bytes_sent_per_rank = 0.0;
   double staleness_mean = 0.0;
   std::int64_t staleness_max = 0;
+  std::array<std::int64_t, Staleness::kBins> staleness_histogram{};
   std::int64_t skipped_steps = 0;  ///< updates left out for inf or NaN, of the rank with most
   double test_accuracy = 0.0;
   double test_loss = 0.0;                  ///< may be NaN

@@ -23,6 +23,8 @@
 //  - The destructor is local (never waits for a peer); quiesce is collective.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -59,18 +61,25 @@ struct StepInfo {
 };
 
 struct Staleness {
+  static constexpr std::size_t kBins = 17;
   std::int64_t updates = 0;  ///< updates of this worker that were applied and acknowledged
   double sum = 0.0;          ///< of their staleness, in server updates
   std::int64_t max = 0;
+  std::array<std::int64_t, kBins> histogram{};  ///< updates of staleness 0, 1, …, 15, and over 15
   void add(std::int64_t value) noexcept {
     ++updates;
     sum += static_cast<double>(value);
     max = value > max ? value : max;
+    const auto bin = static_cast<std::size_t>(value < 0 ? 0 : value);
+    ++histogram[bin < kBins ? bin : kBins - 1];
   }
   void merge(const Staleness& other) noexcept {
     updates += other.updates;
     sum += other.sum;
     max = other.max > max ? other.max : max;
+    for (std::size_t bin = 0; bin < kBins; ++bin) {
+      histogram[bin] += other.histogram[bin];
+    }
   }
 };
 

@@ -11,6 +11,7 @@
 #include "common/base/error.h"
 #include "common/observe/compare_table.h"
 #include "common/observe/progress.h"
+#include "common/observe/staleness_lines.h"
 #include "common/observe/summary.h"
 
 namespace paceline {
@@ -52,6 +53,9 @@ Summary full_summary() {
   s.bytes_sent_per_rank = 6'500'000.5;
   s.staleness_mean = 1.5;
   s.staleness_max = 7;
+  s.staleness_histogram[0] = 1;
+  s.staleness_histogram[7] = 3;
+  s.staleness_histogram[16] = 400;
   s.test_accuracy = 0.8825;
   s.test_loss = std::numeric_limits<double>::quiet_NaN();
   s.final_train_loss = 0.31;
@@ -80,6 +84,7 @@ TEST(Summary, RoundTripsEveryField) {
   EXPECT_FALSE(read.link_intra.measured_round_trip_s);
   EXPECT_EQ(read.evaluations.size(), 2U);
   EXPECT_EQ(read.memory.staging, 5);
+  EXPECT_EQ(read.staleness_histogram, full.staleness_histogram);
   EXPECT_EQ(read.waited_for, 2);
   EXPECT_EQ(read.waited_for_share, 0.75);
   EXPECT_FALSE(summary_from_json(summary_to_json(full_summary()), "s.json").waited_for);
@@ -87,13 +92,29 @@ TEST(Summary, RoundTripsEveryField) {
 
 TEST(Summary, HasTheFieldsThatToolsRelyOn) {
   const json parsed = json::parse(summary_to_json({}));
-  for (const char* name : {"schema_version", "backend",        "model",
-                           "world_size",     "servers",        "seed",
-                           "steps",          "samples",        "samples_per_second",
-                           "speedup",        "efficiency",     "compute_s",
-                           "exposed_comm_s", "wait_s",         "bytes_sent_per_rank",
-                           "staleness",      "test_accuracy",  "time_to_target_s",
-                           "weights_sha256", "peak_rss_bytes", "link",
+  for (const char* name : {"schema_version",
+                           "backend",
+                           "model",
+                           "world_size",
+                           "servers",
+                           "seed",
+                           "steps",
+                           "samples",
+                           "samples_per_second",
+                           "speedup",
+                           "efficiency",
+                           "compute_s",
+                           "exposed_comm_s",
+                           "wait_s",
+                           "bytes_sent_per_rank",
+                           "waited_for",
+                           "waited_for_share",
+                           "staleness",
+                           "test_accuracy",
+                           "time_to_target_s",
+                           "weights_sha256",
+                           "peak_rss_bytes",
+                           "link",
                            "host_bound"}) {
     EXPECT_TRUE(parsed.contains(name)) << name;
   }
@@ -119,6 +140,7 @@ TEST(Summary, SchemaPageNamesEveryField) {
   std::vector<std::string> names;
   collect_names(json::parse(summary_to_json(full_summary())), "", names);
   EXPECT_GT(names.size(), 40U);
+  names.emplace_back("staleness.histogram");
   for (const std::string& name : names) EXPECT_TRUE(has(page, "`" + name + "`")) << name;
 }
 
@@ -133,6 +155,10 @@ TEST(Summary, RefusesNamingFileAndField) {
             "run/summary.json: field wait_s is missing");
   EXPECT_EQ(broken([](json& j) { j["staleness"]["mean"] = "x"; }),
             "run/summary.json: field staleness.mean must be a number");
+  EXPECT_TRUE(has(broken([](json& j) { j["staleness"]["histogram"].push_back(0); }),
+                  "field staleness.histogram must be a list of 17 whole numbers"));
+  EXPECT_TRUE(
+      has(broken([](json& j) { j["staleness"]["histogram"][3] = -1; }), "staleness.histogram"));
   EXPECT_EQ(broken([](json& j) { j["world_size"] = -1; }),
             "run/summary.json: field world_size must be a whole number that is not negative");
   EXPECT_TRUE(has(broken([](json& j) { j["world_size"] = 4294967296; }), "field world_size"));
@@ -182,6 +208,28 @@ TEST(CompareTable, TextIsAligned) {
             "    0.0        0 B     0.00%         -\n"
             "ps-2    ps             4       1846      2.50         62%       120.0        18.0  "
             "    1.0    6.50 MB    88.25%      20.2  host-bound\n");
+}
+
+TEST(StalenessLines, SayHowManyUpdatesWereHowStale) {
+  Summary fresh;
+  fresh.staleness_histogram[0] = 10;
+  EXPECT_EQ(staleness_lines({fresh, full_summary()}),
+            "ps-2: staleness mean 1.50, max 7; 0 <1%, 7 1%, 16+ 99%\n");
+}
+
+TEST(Staleness, HasABinForEachValueUpTo15) {
+  Staleness all;
+  Staleness other;
+  for (const std::int64_t value : {0, 15, 16, 4000}) {
+    all.add(value);
+    other.add(value + 1);
+  }
+  all.merge(other);
+  EXPECT_EQ(all.updates, 8);
+  EXPECT_EQ(all.histogram[0], 1);
+  EXPECT_EQ(all.histogram[1], 1);
+  EXPECT_EQ(all.histogram[15], 1);
+  EXPECT_EQ(all.histogram[16], 5);
 }
 
 TEST(CompareTable, NamesTheRankThatOthersWaitedFor) {

@@ -100,6 +100,23 @@ TEST_F(BadInput, TechniquesThatExcludeEachOther) {
                        {"precision.loss_scale = \"none\"", "fp16", "auto, dynamic, fixed"});
 }
 
+TEST_F(BadInput, RulesForStaleGradients) {
+  expect_train_refused({"--sync=ps", "ps.consistency=ssp", "ps.staleness=-1"},
+                       {"ps.staleness = -1", "from 0 to"});
+  expect_train_refused({"--sync=asgd", "async.compensate=constant", "async.lambda=-1"},
+                       {"async.lambda = -1", "a number from 0"});
+  expect_train_refused({"--sync=asgd", "async.compensate=adaptive", "async.mean_square=1"},
+                       {"async.mean_square = 1", "a number from 0"});
+  expect_train_refused({"--sync=asgd", "async.lambda=1"}, {"async.lambda = 1", "async.compensate"});
+  expect_train_refused({"--sync=asgd", "async.rate=tau"}, {"async.rate = \"tau\"", "staleness"});
+  expect_train_refused({"--sync=ring", "--world=2", "async.rate=staleness"},
+                       {"async.rate=staleness", "sync=asgd"});
+  expect_train_refused({"--sync=ps", "async.compensate=adaptive"},
+                       {"async.compensate=adaptive", "ps.consistency=asp"});
+  expect_train_refused({"--sync=asgd", "--world=2", "model=mlp", "norm=sync_batch"},
+                       {"norm.kind = sync_batch with sync = asgd", "batch, group, layer"});
+}
+
 TEST_F(BadInput, SchedulesAndSharesThatDoNotFit) {
   expect_train_refused({"--world=2", "lr.warmup_steps=27"},
                        {"lr.warmup_steps = 27 is longer than the run", "20 steps"});

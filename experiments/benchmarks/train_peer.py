@@ -53,7 +53,18 @@ def read_idx(path, dimensions):
     return values.reshape(shape)
 
 
-def load(folder, split):
+def made_up(split):
+    """Noise of CIFAR's shape: a step takes the same time whatever the pixels are."""
+    count = 4000 if split == "train" else 100
+    generator = torch.Generator().manual_seed(1)
+    return (torch.randn(count, 3, 32, 32, generator=generator),
+            torch.randint(0, 10, (count,), generator=generator))
+
+
+def load(args, split):
+    if args.model == "resnet20":
+        return made_up(split)
+    folder = args.data
     prefix = os.path.join(folder, "train" if split == "train" else "t10k")
     images = read_idx(prefix + "-images-idx3-ubyte.gz", 3)
     labels = read_idx(prefix + "-labels-idx1-ubyte.gz", 1)
@@ -61,7 +72,38 @@ def load(folder, split):
     return inputs.unsqueeze(1), labels.to(torch.int64)
 
 
+class ResNetBlock(nn.Module):
+    """Two 3x3 convolutions; a 1x1 convolution as the shortcut where the shape changes."""
+
+    def __init__(self, inputs, outputs, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outputs)
+        self.shortcut = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False),
+                                          nn.BatchNorm2d(outputs))
+
+    def forward(self, x):
+        y = torch.relu_(self.norm1(self.conv1(x)))
+        return torch.relu_(self.norm2(self.conv2(y)) + self.shortcut(x))
+
+
+def resnet20():
+    layers = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
+    channels = 16
+    for width in (16, 32, 64):
+        for _ in range(3):
+            layers.append(ResNetBlock(channels, width, 1 if width == channels else 2))
+            channels = width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+
+
 def make_model(name):
+    if name == "resnet20":
+        return resnet20()
     if name == "mlp":
         return nn.Sequential(nn.Flatten(), nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512),
                              nn.ReLU(), nn.Linear(512, 10))
@@ -87,7 +129,7 @@ def batches(count, batch, seed, rank, world):
 
 def train(args, model, rank, world, barrier):
     """Returns the seconds that args.steps steps took and the last loss."""
-    inputs, labels = load(args.data, "train")
+    inputs, labels = load(args, "train")
     if args.channels_last:
         model.to(memory_format=torch.channels_last)
         inputs = inputs.contiguous(memory_format=torch.channels_last)
@@ -110,7 +152,8 @@ def train(args, model, rank, world, barrier):
 
 
 def accuracy(args, model):
-    inputs, labels = load(args.data, "test")
+    model.eval()
+    inputs, labels = load(args, "test")
     correct = 0
     with torch.no_grad():
         for i in range(0, len(labels), 500):
@@ -165,7 +208,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mode", choices=["single", "ddp-gloo", "hogwild"], default="single")
-    parser.add_argument("--model", choices=["mlp", "cnn"], default="cnn")
+    parser.add_argument("--model", choices=["mlp", "cnn", "resnet20"], default="cnn")
     parser.add_argument("--world", type=int, default=1, help="processes (ddp-gloo, hogwild)")
     parser.add_argument("--batch", type=int, default=64, help="samples per process and step")
     parser.add_argument("--steps", type=int, default=100, help="steps that are timed")
@@ -176,7 +219,7 @@ def main():
     parser.add_argument("--data", default=FASHION_MNIST, help="folder of the idx.gz files")
     parser.add_argument("--reference-blas", action="store_true",
                         help="measure even though no optimised BLAS is installed")
-    parser.add_argument("--channels-last", action="store_true", help="NHWC activations (cnn)")
+    parser.add_argument("--channels-last", action="store_true", help="NHWC activations (cnn, resnet20)")
     args = parser.parse_args()
     if min(args.world, args.batch, args.steps) < 1 or args.warmup < 0:
         parser.error("--world, --batch and --steps must be at least 1, --warmup at least 0")

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Paceline against PyTorch on Fashion-MNIST: samples/s of the same models, in turn in one run.
+"""Paceline against PyTorch: samples/s of the same models, in turn in one run.
+
+MLP and CNN train on Fashion-MNIST, ResNet-20 on made-up images of CIFAR's shape.
 
 Prints one line per pairing: median samples/s of both, the median of the pairwise ratios, and their
 spread. Needs Debian's python3-torch with libopenblas0-pthread, and a Release build.
@@ -28,10 +30,14 @@ PAIRINGS = {
     "mlp": ("mlp", "single", 1, "single", 1.0),
     "cnn-ring2": ("cnn", "ring", 2, "ddp-gloo", 1.4),
     "mlp-ring2": ("mlp", "ring", 2, "ddp-gloo", 2.0),
+    "resnet20": ("resnet20", "single", 1, "single", 1.2),
+    "resnet20-ring2": ("resnet20", "ring", 2, "ddp-gloo", 1.4),
     "cnn-hogwild2": ("cnn", "hogwild", 2, "hogwild", 1.2),
 }
 BATCH = 64
-STEPS = {"cnn": 120, "mlp": 900}
+STEPS = {"cnn": 120, "mlp": 900, "resnet20": 30}
+DATA = {"resnet20": ["data.name=synthetic", "data.shape=32x32x3", "data.train_limit=4000",
+                     "data.test_limit=100"]}
 
 
 # OpenBLAS takes a processor that is newer than itself for one of 2004 (it says "Prescott"), which
@@ -64,7 +70,7 @@ def ours(program, model, backend, workers):
     with tempfile.TemporaryDirectory() as folder:
         run([program, "train", f"--sync={backend}", f"--world={workers}", "--quiet",
              f"model={model}", f"train.batch={BATCH}", f"train.samples={samples}",
-             f"run.dir={folder}"])
+             f"run.dir={folder}", *DATA.get(model, [])])
         summary = next(pathlib.Path(folder).glob("*/summary.json"))
         return json.loads(summary.read_text())["samples_per_second"]
 

@@ -169,6 +169,7 @@ class GossipSynchronizer final : public Synchronizer {
       wait(ticket);
     }
     times.end_ns = now_ns();
+    times.last_to_begin = peer;
     return times;
   }
 

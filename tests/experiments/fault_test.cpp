@@ -97,6 +97,9 @@ std::vector<Point> points() {
   }
   all.push_back({"ps", Strike::stop, "0@last"});
   all.push_back({"ring", Strike::kill, "0@commit:2"});
+  all.push_back({"local", Strike::kill, "1@backward:9"});
+  all.push_back({"gossip", Strike::kill, "1@backward:3"});
+  all.push_back({"gossip", Strike::stop, "1@backward:3"});
   for (const std::string phase : {"start", "rendezvous"}) {
     all.push_back({"ps", Strike::kill, "4@" + phase});
     all.push_back({"ps", Strike::stop, "4@" + phase});

@@ -13,7 +13,7 @@ namespace paceline {
 
 namespace {
 
-constexpr const char* kExamples = R"(
+constexpr const char* kCompareExamples = R"(
 Examples:
   paceline compare experiments/configs/quickstart.toml
   paceline compare experiments/configs/quickstart.toml train.samples=6400 --force
@@ -47,7 +47,7 @@ void add_compare_command(CLI::App& program, Action& action) {
   command->add_option_function<std::string>(
       "--format", [options](const std::string& name) { options->format = read_format(name); },
       "text, markdown or csv");
-  command->footer(kExamples);
+  command->footer(kCompareExamples);
   command->callback([options, folder, &action] {
     action = [options, folder] {
       if (!folder->empty()) {

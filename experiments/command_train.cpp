@@ -19,7 +19,7 @@ namespace paceline {
 
 namespace {
 
-constexpr const char* kExamples = R"(
+constexpr const char* kTrainExamples = R"(
 Examples:
   paceline train --sync=ring --world=4 train.batch=64 model=mlp
   paceline train --sync=ps --world=4 ps.servers=2 link.inter=1gbit,50us topology.ranks_per_node=1
@@ -100,7 +100,7 @@ void add_train_command(CLI::App& program, Action& action) {
   for (const Backend& backend : all_backends()) {
     footer += fmt::format("  {:14} {}\n", backend.name, backend.summary);
   }
-  command->footer(footer + kExamples);
+  command->footer(footer + kTrainExamples);
   command->callback([flags, &action] { action = [flags] { return run(*flags); }; });
 }
 

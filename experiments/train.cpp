@@ -2,7 +2,6 @@
 #include "experiments/train.h"
 
 #include <fmt/format.h>
-#include <oneapi/dnnl/dnnl_version.h>
 
 #include <memory>
 
@@ -15,6 +14,7 @@
 #include "common/observe/run_directory.h"
 #include "experiments/backends.h"
 #include "experiments/launch.h"
+#include "experiments/machine.h"
 #include "experiments/member.h"
 #include "experiments/worker.h"
 
@@ -62,7 +62,7 @@ void check_data(const Config& config) {
   if (config.compress.method == "powersgd") {
     const auto model = make_model(config.model, data.train->shape(), data.train->classes(),
                                   model_options(config, 0, nullptr));
-    check_power_sgd_rank(make_bucket_plan(*model, config.bucket), config.compress.rank);
+    check_power_sgd_rank(make_bucket_plan(*model, config), config.compress.rank);
   }
 }
 
@@ -119,11 +119,6 @@ std::unique_ptr<JobHub> host_hub(const JobSpec& spec, const LaunchEnvironment& l
     throw ConfigError(
         fmt::format("--hub (or PACELINE_HUB, MASTER_ADDR and MASTER_PORT): {}", error.what()));
   }
-}
-
-std::map<std::string, std::string> library_versions() {
-  return {{"oneDNN",
-           fmt::format("{}.{}.{}", DNNL_VERSION_MAJOR, DNNL_VERSION_MINOR, DNNL_VERSION_PATCH)}};
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-constexpr std::uint64_t kMagic = 0x3170'6374'656e'6c70;  // "plnetcp1"
+constexpr std::uint64_t kTcpMagic = 0x3170'6374'656e'6c70;  // "plnetcp1"
 constexpr auto kRetry = std::chrono::milliseconds(20);
 constexpr auto kHelloTimeout = std::chrono::seconds(5);
 // Measured over loopback: 4 MiB halves the rate of large messages (the kernel's copy falls out of
@@ -144,7 +144,7 @@ class TcpConnector::Impl {
   void start_connect(int peer, int connection) {
     const TcpEndpoint& target = (*endpoints_)[static_cast<std::size_t>(peer)];
     auto handshake = std::make_shared<Handshake>(io_);
-    handshake->hello = {kMagic, target.secret, self_, connection};
+    handshake->hello = {kTcpMagic, target.secret, self_, connection};
     error_code error;
     for (const auto& entry : tcp::resolver(io_).resolve(target.host, std::to_string(target.port),
                                                         tcp::resolver::numeric_service, error)) {
@@ -240,7 +240,7 @@ class TcpConnector::Impl {
   }
 
   [[nodiscard]] bool expected(const TcpHello& hello) const {
-    if (hello.magic != kMagic || hello.secret != endpoint_.secret || hello.rank <= self_ ||
+    if (hello.magic != kTcpMagic || hello.secret != endpoint_.secret || hello.rank <= self_ ||
         static_cast<std::size_t>(hello.rank) >= sockets_.size() || hello.connection < 0) {
       return false;
     }

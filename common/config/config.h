@@ -94,6 +94,7 @@ struct CompressConfig {
 struct BucketConfig {
   std::size_t size = std::size_t{25} << 20;       ///< bytes
   std::size_t first_size = std::size_t{1} << 20;  ///< bytes of the bucket that is ready first
+  bool cut = true;                                ///< tensors larger than that become several
 };
 
 struct PsConfig {

@@ -200,9 +200,12 @@ void add_technique_keys(std::vector<Key>& keys) {
 void add_communication_keys(std::vector<Key>& keys) {
   using namespace std::chrono_literals;
   keys.push_back(size("bucket.size", in<&Config::bucket, &BucketConfig::size>, 4, 64 * kGiB,
-                      "largest bucket of gradients; a larger tensor is a bucket alone"));
+                      "largest bucket of gradients"));
   keys.push_back(size("bucket.first_size", in<&Config::bucket, &BucketConfig::first_size>, 4,
                       64 * kGiB, "the same for the bucket that is ready first"));
+  keys.push_back(boolean("bucket.cut", in<&Config::bucket, &BucketConfig::cut>,
+                         "a larger tensor becomes several buckets; else, and where tensors matter "
+                         "(lars, lamb, powersgd), a bucket alone"));
   keys.push_back(
       integer("ps.servers", in<&Config::ps, &PsConfig::servers>, 1, 1024, "servers of the ps"));
   keys.push_back(choice("ps.placement", in<&Config::ps, &PsConfig::placement>,

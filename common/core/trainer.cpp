@@ -75,7 +75,7 @@ class Run {
       : parts_(parts),
         sampler_(make_sampler(parts.config, parts.train.size(), parts.workers.rank())),
         schedule_(make_schedule(parts.config, sampler_.steps())),
-        plan_(make_bucket_plan(parts.model, parts.config.bucket)),
+        plan_(make_bucket_plan(parts.model, parts.config)),
         driver_(parts.model, plan_,
                 {parts.config.compute.emulate, parts.config.sync_options.find_unused,
                  parts.workers.rank(), StepStretch(parts.config, parts.workers.rank())},
@@ -349,7 +349,7 @@ class Run {
 
 }  // namespace
 
-BucketPlan make_bucket_plan(const Model& model, const BucketConfig& config) {
+BucketPlan make_bucket_plan(const Model& model, const Config& config) {
   std::vector<std::size_t> counts;
   std::vector<TensorRange> tensors;
   for (const Parameter& parameter : model.parameters()) {
@@ -357,8 +357,13 @@ BucketPlan make_bucket_plan(const Model& model, const BucketConfig& config) {
     const auto dimensions = static_cast<std::int64_t>(parameter.shape.size());
     tensors.push_back({parameter.range, dimensions > 1 ? parameter.shape[0] : 1, dimensions});
   }
-  BucketPlan plan = BucketPlan::group(counts, config.size, config.first_size);
-  plan.set_tensors(std::move(tensors));
+  const bool whole = config.optimizer.name == "lars" || config.optimizer.name == "lamb" ||
+                     config.compress.method == "powersgd";
+  BucketPlan plan = BucketPlan::group(counts, config.bucket.size, config.bucket.first_size,
+                                      config.bucket.cut && !whole);
+  if (whole) {
+    plan.set_tensors(std::move(tensors));
+  }
   return plan;
 }
 

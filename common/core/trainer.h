@@ -107,7 +107,7 @@ struct TrainerParts {
 void check_against_data(const Config& config, std::int64_t train_samples);
 
 /// The plan, optimizer and schedule that a configuration asks for.
-[[nodiscard]] BucketPlan make_bucket_plan(const Model& model, const BucketConfig& config);
+[[nodiscard]] BucketPlan make_bucket_plan(const Model& model, const Config& config);
 [[nodiscard]] OptimizerSpec make_optimizer_spec(const OptimizerConfig& config);
 
 }  // namespace paceline

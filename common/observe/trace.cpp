@@ -20,7 +20,7 @@ constexpr std::size_t kMostNames = 4096;
 constexpr std::ptrdiff_t kRowsPerLane = 16;  ///< spans that overlap get a row each
 constexpr std::array<std::string_view, 3> kLaneNames{"compute", "communication", "wait"};
 
-std::filesystem::path part_path(const std::filesystem::path& folder, int rank) {
+std::filesystem::path trace_part(const std::filesystem::path& folder, int rank) {
   return folder / fmt::format("trace.{}.jsonl", rank);
 }
 
@@ -111,7 +111,7 @@ void Trace::write(const std::filesystem::path& folder) const {
   std::string out;
   append_metadata(out);
   for (const Lane lane : {Lane::compute, Lane::communication, Lane::wait}) append_lane(out, lane);
-  write_file_atomically(part_path(folder, rank_), out);
+  write_file_atomically(trace_part(folder, rank_), out);
 }
 
 void merge_traces(const std::filesystem::path& folder, int world) {
@@ -122,7 +122,7 @@ void merge_traces(const std::filesystem::path& folder, int world) {
   std::string_view separator = "\n";
   std::string line;
   for (int rank = 0; rank < world; ++rank) {
-    std::ifstream in(part_path(folder, rank), std::ios::binary);
+    std::ifstream in(trace_part(folder, rank), std::ios::binary);
     while (std::getline(in, line) && !in.eof()) {
       out << separator << line;
       separator = ",\n";
@@ -137,7 +137,7 @@ void merge_traces(const std::filesystem::path& folder, int world) {
                             error ? error.message() : std::strerror(errno)));
   }
   for (int rank = 0; rank < world; ++rank) {
-    std::filesystem::remove(part_path(folder, rank), error);
+    std::filesystem::remove(trace_part(folder, rank), error);
   }
 }
 

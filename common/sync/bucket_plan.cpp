@@ -17,16 +17,33 @@ BucketPlan::BucketPlan(std::span<const std::size_t> counts) {
   }
 }
 
+namespace {
+
+/// `count` elements in the fewest pieces of at most `limit`.
+void append_pieces(std::vector<std::size_t>& counts, std::size_t count, std::size_t limit) {
+  const std::size_t pieces = (count + limit - 1) / limit;
+  const std::size_t size = (count + pieces - 1) / pieces;
+  for (std::size_t begin = 0; begin < count; begin += size) {
+    counts.push_back(std::min(size, count - begin));
+  }
+}
+
+}  // namespace
+
 BucketPlan BucketPlan::group(std::span<const std::size_t> tensor_counts, std::size_t bytes,
-                             std::size_t first_bytes) {
+                             std::size_t first_bytes, bool cut) {
   std::vector<std::size_t> counts;
   std::size_t current = 0;
   bool open = false;
   for (const std::size_t count : tensor_counts) {
     const std::size_t limit = (counts.empty() ? first_bytes : bytes) / sizeof(float);
     if (open && current + count > limit) {
-      counts.push_back(current);
-      current = 0;
+      counts.push_back(std::exchange(current, 0));
+      open = false;
+    }
+    if (cut && count > bytes / sizeof(float)) {
+      append_pieces(counts, count, std::max<std::size_t>(bytes / sizeof(float), 1));
+      continue;
     }
     current += count;
     open = true;

@@ -37,9 +37,10 @@ class BucketPlan {
   explicit BucketPlan(std::span<const std::size_t> counts);
 
   /// Groups tensors, given in arena order, into buckets of at most `bytes` bytes of fp32 (the first
-  /// of at most `first_bytes`); tensors are not cut, so one larger than that is a bucket alone.
+  /// of at most `first_bytes`). A larger tensor is a bucket alone, or, with `cut` and over `bytes`,
+  /// several of the same size but for the last, so that others can go between (Peng et al. 2019).
   static BucketPlan group(std::span<const std::size_t> tensor_counts, std::size_t bytes,
-                          std::size_t first_bytes);
+                          std::size_t first_bytes, bool cut = false);
 
   [[nodiscard]] int count() const noexcept { return static_cast<int>(buckets_.size()); }
   [[nodiscard]] const Range& operator[](BucketId b) const {

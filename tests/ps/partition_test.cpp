@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 #include <random>
+#include <vector>
 
 #include "common/base/error.h"
 #include "ps/fold.h"
@@ -13,6 +14,26 @@
 
 namespace paceline {
 namespace {
+
+std::vector<std::size_t> bucket_sizes(const BucketPlan& plan) {
+  std::vector<std::size_t> sizes;
+  for (BucketId b = 0; b < plan.count(); ++b) {
+    sizes.push_back(plan[b].size());
+  }
+  return sizes;
+}
+
+TEST(BucketPlan, GroupsSmallTensorsAndCutsLargeOnesOnRequest) {
+  using Sizes = std::vector<std::size_t>;
+  const Sizes tensors{3, 10, 41, 2, 0, 2, 20, 5};
+  // 20 elements a bucket, the first one 10
+  EXPECT_EQ(bucket_sizes(BucketPlan::group(tensors, 80, 40)), (Sizes{3, 10, 41, 4, 20, 5}));
+  EXPECT_EQ(bucket_sizes(BucketPlan::group(tensors, 80, 40, true)),
+            (Sizes{3, 10, 14, 14, 13, 4, 20, 5}));
+  EXPECT_EQ(bucket_sizes(BucketPlan::group(Sizes{25}, 80, 40, true)), (Sizes{13, 12}));
+  EXPECT_EQ(bucket_sizes(BucketPlan::group(Sizes{0}, 80, 40, true)), (Sizes{0}));
+  EXPECT_EQ(bucket_sizes(BucketPlan::group(Sizes{3}, 4, 1, true)), (Sizes{1, 1, 1}));
+}
 
 TEST(Partition, KeysCoverEveryBucketOnceInOrder) {
   const std::vector<std::size_t> counts{0, 1, 17, 8192, 8193, 300'000, 3, 2'000'001};

@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""How much communication overlap hides, on an emulated device and network card.
+
+For each link rate: a run with sync.overlap=false says how long communication takes when nothing
+hides it; the emulated device's step is set to --ratio times that; then the same run with overlap on,
+with and without sync.priority. hidden = 1 - exposed with overlap / exposed without, of the seam's
+blocked time (waiting for the other rank included). Median, smallest and largest of the rounds.
+Rows whose ranks could not keep the emulated pace are marked host-bound. Needs a Release build.
+
+  experiments/benchmarks/overlap.py                        ring of 2, 1 and 0.5 Gbit/s, 5 rounds
+  experiments/benchmarks/overlap.py --ratio 1 --ratio 2 --rate 250mbit
+  experiments/benchmarks/overlap.py --backend ps --bucket 512KiB
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROGRAM = ROOT / "build/release/experiments/paceline"
+
+
+def run(options, rate, emulate_s, overlap, priority=True):
+    """Blocked seconds of a step, and whether the host kept pace."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [options.program, "train", f"--sync={options.backend}", "--world=2", "--quiet",
+                   f"model={options.model}", f"train.batch={options.batch}",
+                   f"train.samples={2 * options.batch * options.steps}", "data.name=synthetic",
+                   "data.train_limit=6400", "data.test_limit=100", "topology.ranks_per_node=1",
+                   f"link.inter={rate},50us", f"bucket.size={options.bucket}",
+                   f"bucket.first_size={options.bucket}",
+                   f"compute.emulate={round(emulate_s * 1e6)}us",
+                   f"sync.overlap={str(overlap).lower()}",
+                   f"sync.priority={str(priority).lower()}", f"run.dir={folder}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            sys.exit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+        summary = json.loads(next(pathlib.Path(folder).glob("*/summary.json")).read_text())
+        return summary["exposed_comm_s"] + summary["wait_s"], summary["host_bound"]
+
+
+def spread(values, scale, form):
+    return (f"{scale * statistics.median(values):{form}} "
+            f"({scale * min(values):{form}}-{scale * max(values):{form}})")
+
+
+def measure(options, rate, ratio):
+    communication = statistics.median(run(options, rate, options.floor / 1e3, False)[0]
+                                      for _ in range(3))
+    emulate_s = max(options.floor / 1e3, ratio * communication)
+    exposed, hidden, in_order, bound = [], [], [], False
+    for _ in range(options.rounds):
+        without, a = run(options, rate, emulate_s, False)
+        with_it, b = run(options, rate, emulate_s, True)
+        unordered, c = run(options, rate, emulate_s, True, priority=False)
+        bound = bound or a or b or c
+        exposed.append(without)
+        hidden.append(1 - with_it / without)
+        in_order.append(1 - unordered / without)
+    print(f"{rate:>9} {1e3 * emulate_s:8.1f} {spread(exposed, 1e3, '.1f'):>20} "
+          f"{emulate_s / statistics.median(exposed):6.2f} {spread(hidden, 100, '.0f'):>16} "
+          f"{spread(in_order, 100, '.0f'):>16}{'  host-bound' if bound else ''}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backend", default="ring")
+    parser.add_argument("--model", default="cnn")
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--bucket", default="512KiB")
+    parser.add_argument("--rate", action="append", help="of the link; default 1gbit and 500mbit")
+    parser.add_argument("--ratio", action="append", type=float,
+                        help="compute over communication; default 1 and 2")
+    parser.add_argument("--floor", type=float, default=40, help="shortest emulated step, ms")
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--program", default=PROGRAM, help="the built paceline")
+    options = parser.parse_args()
+    print(f"{'link':>9} {'step ms':>8} {'exposed without, ms':>20} {'ratio':>6} {'% hidden':>16} "
+          f"{'without priority':>16}")
+    for rate in options.rate or ("1gbit", "500mbit"):
+        for ratio in options.ratio or (1.0, 2.0):
+            measure(options, rate, ratio)
+
+
+if __name__ == "__main__":
+    main()

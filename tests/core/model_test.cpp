@@ -21,7 +21,11 @@ constexpr float kJunk = std::numeric_limits<float>::quiet_NaN();
 
 /// A model with weights, inputs and labels of its own.
 struct Fixture {
-  explicit Fixture(const char* name, SampleShape shape = {28, 28, 1}, std::int64_t n = 9)
+  /// ResNets get small images: they have many passes over them.
+  explicit Fixture(const char* name)
+      : Fixture(name, std::string_view(name).starts_with("resnet") ? SampleShape{12, 12, 1}
+                                                                   : SampleShape{28, 28, 1}) {}
+  Fixture(const char* name, SampleShape shape, std::int64_t n = 9)
       : model(make_model(name, shape, 10)),
         samples(n),
         x(test::values(1, static_cast<std::size_t>(n * shape.elements()))),

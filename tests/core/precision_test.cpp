@@ -308,10 +308,11 @@ TEST(ModelOptions, RefusesWhatAModelCannotDoByName) {
     EXPECT_NE(refusal(config).find(text), std::string::npos) << refusal(config);
   };
   EXPECT_EQ(refusal({}), "");
-  expect("norm.kind = \"batch\" needs model = mlp, cnn, resnet20 or resnet50: softmax", [](Config& c) {
-    c.model = "softmax";
-    c.norm.kind = "batch";
-  });
+  expect("norm.kind = \"batch\" needs model = mlp, cnn, resnet20 or resnet50: softmax",
+         [](Config& c) {
+           c.model = "softmax";
+           c.norm.kind = "batch";
+         });
   expect("norm.groups = 64 does not divide the 32 channels of layer conv1_norm", [](Config& c) {
     c.norm.kind = "group";
     c.norm.groups = 64;

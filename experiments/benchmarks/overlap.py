@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much communication overlap hides, on an emulated device and network card.
 
-For each link rate: a run with sync.overlap=false says how long communication takes when nothing
-hides it; the emulated device's step is set to --ratio times that; then the same run with overlap on,
-with and without sync.priority. hidden = 1 - exposed with overlap / exposed without, of the seam's
-blocked time (waiting for the other rank included). Median, smallest and largest of the rounds.
+For each link rate: a run with sync.overlap=false says how long a step's transfers take; the emulated
+device's step is set to --ratio times that. Then runs without overlap, with it, and with it but
+without sync.priority. hidden = 1 - time the training thread was blocked (waiting for the other rank
+included) / time of the transfers without overlap. Median, smallest and largest of the rounds. Without
+overlap something is hidden too: the next forward waits for each bucket only when it reads it.
 Rows whose ranks could not keep the emulated pace are marked host-bound. Needs a Release build.
 
   experiments/benchmarks/overlap.py                        ring of 2, 1 and 0.5 Gbit/s, 5 rounds
@@ -26,7 +27,7 @@ PROGRAM = ROOT / "build/release/experiments/paceline"
 
 
 def run(options, rate, emulate_s, overlap, priority=True):
-    """Blocked seconds of a step, and whether the host kept pace."""
+    """Blocked seconds of a step, seconds of its transfers, and whether the host kept pace."""
     with tempfile.TemporaryDirectory() as folder:
         command = [options.program, "train", f"--sync={options.backend}", "--world=2", "--quiet",
                    f"model={options.model}", f"train.batch={options.batch}",
@@ -41,30 +42,29 @@ def run(options, rate, emulate_s, overlap, priority=True):
         if done.returncode != 0:
             sys.exit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
         summary = json.loads(next(pathlib.Path(folder).glob("*/summary.json")).read_text())
-        return summary["exposed_comm_s"] + summary["wait_s"], summary["host_bound"]
+        return (summary["exposed_comm_s"] + summary["wait_s"], summary["communication_s"],
+                summary["host_bound"])
 
 
-def spread(values, scale, form):
-    return (f"{scale * statistics.median(values):{form}} "
-            f"({scale * min(values):{form}}-{scale * max(values):{form}})")
+def spread(values):
+    return (f"{100 * statistics.median(values):.0f} "
+            f"({100 * min(values):.0f}..{100 * max(values):.0f})")
 
 
 def measure(options, rate, ratio):
-    communication = statistics.median(run(options, rate, options.floor / 1e3, False)[0]
-                                      for _ in range(3))
-    emulate_s = max(options.floor / 1e3, ratio * communication)
-    exposed, hidden, in_order, bound = [], [], [], False
+    transfers = statistics.median(run(options, rate, options.floor / 1e3, False)[1]
+                                  for _ in range(3))
+    emulate_s = max(options.floor / 1e3, ratio * transfers)
+    columns = {"off": [], "on": [], "in order": []}
+    bound = False
     for _ in range(options.rounds):
-        without, a = run(options, rate, emulate_s, False)
-        with_it, b = run(options, rate, emulate_s, True)
-        unordered, c = run(options, rate, emulate_s, True, priority=False)
-        bound = bound or a or b or c
-        exposed.append(without)
-        hidden.append(1 - with_it / without)
-        in_order.append(1 - unordered / without)
-    print(f"{rate:>9} {1e3 * emulate_s:8.1f} {spread(exposed, 1e3, '.1f'):>20} "
-          f"{emulate_s / statistics.median(exposed):6.2f} {spread(hidden, 100, '.0f'):>16} "
-          f"{spread(in_order, 100, '.0f'):>16}{'  host-bound' if bound else ''}", flush=True)
+        for name, hidden in columns.items():
+            blocked, _, late = run(options, rate, emulate_s, name != "off", name == "on")
+            hidden.append(1 - blocked / transfers)
+            bound = bound or late
+    cells = " ".join(f"{spread(hidden):>16}" for hidden in columns.values())
+    print(f"{rate:>9} {1e3 * transfers:12.1f} {1e3 * emulate_s:8.1f} {emulate_s / transfers:6.2f} "
+          f"{cells}{'  host-bound' if bound else ''}", flush=True)
 
 
 def main():
@@ -82,8 +82,9 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--program", default=PROGRAM, help="the built paceline")
     options = parser.parse_args()
-    print(f"{'link':>9} {'step ms':>8} {'exposed without, ms':>20} {'ratio':>6} {'% hidden':>16} "
-          f"{'without priority':>16}")
+    print("% of the transfers' time that compute hid")
+    print(f"{'link':>9} {'transfers ms':>12} {'step ms':>8} {'ratio':>6} {'no overlap':>16} "
+          f"{'overlap':>16} {'without priority':>16}")
     for rate in options.rate or ("1gbit", "500mbit"):
         for ratio in options.ratio or (1.0, 2.0):
             measure(options, rate, ratio)

@@ -204,7 +204,8 @@ void add_communication_keys(std::vector<Key>& keys) {
   keys.push_back(size("bucket.first_size", in<&Config::bucket, &BucketConfig::first_size>, 4,
                       64 * kGiB, "the same for the bucket that is ready first"));
   keys.push_back(boolean("bucket.cut", in<&Config::bucket, &BucketConfig::cut>,
-                         "a larger tensor becomes several buckets; else, and where tensors matter "
+                         "a larger tensor becomes several buckets (of 64 KiB at least); else, and "
+                         "where tensors matter "
                          "(lars, lamb, powersgd), a bucket alone"));
   keys.push_back(
       integer("ps.servers", in<&Config::ps, &PsConfig::servers>, 1, 1024, "servers of the ps"));

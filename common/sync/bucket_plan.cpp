@@ -41,8 +41,9 @@ BucketPlan BucketPlan::group(std::span<const std::size_t> tensor_counts, std::si
       counts.push_back(std::exchange(current, 0));
       open = false;
     }
-    if (cut && count > bytes / sizeof(float)) {
-      append_pieces(counts, count, std::max<std::size_t>(bytes / sizeof(float), 1));
+    const std::size_t piece = std::max(bytes, kLeastPieceBytes) / sizeof(float);
+    if (cut && count > piece) {
+      append_pieces(counts, count, piece);
       continue;
     }
     current += count;

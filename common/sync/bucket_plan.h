@@ -36,9 +36,12 @@ class BucketPlan {
   /// `counts[b]` elements in bucket b; zero is allowed.
   explicit BucketPlan(std::span<const std::size_t> counts);
 
+  static constexpr std::size_t kLeastPieceBytes = std::size_t{64} << 10;
+
   /// Groups tensors, given in arena order, into buckets of at most `bytes` bytes of fp32 (the first
-  /// of at most `first_bytes`). A larger tensor is a bucket alone, or, with `cut` and over `bytes`,
-  /// several of the same size but for the last, so that others can go between (Peng et al. 2019).
+  /// of at most `first_bytes`). A larger tensor is a bucket alone, or, with `cut`, several of
+  /// the same size but for the last, at most `bytes` or kLeastPieceBytes if that is more, so that
+  /// others can go between (Peng et al. 2019).
   static BucketPlan group(std::span<const std::size_t> tensor_counts, std::size_t bytes,
                           std::size_t first_bytes, bool cut = false);
 

@@ -25,14 +25,18 @@ std::vector<std::size_t> bucket_sizes(const BucketPlan& plan) {
 
 TEST(BucketPlan, GroupsSmallTensorsAndCutsLargeOnesOnRequest) {
   using Sizes = std::vector<std::size_t>;
-  const Sizes tensors{3, 10, 41, 2, 0, 2, 20, 5};
-  // 20 elements a bucket, the first one 10
-  EXPECT_EQ(bucket_sizes(BucketPlan::group(tensors, 80, 40)), (Sizes{3, 10, 41, 4, 20, 5}));
-  EXPECT_EQ(bucket_sizes(BucketPlan::group(tensors, 80, 40, true)),
-            (Sizes{3, 10, 14, 14, 13, 4, 20, 5}));
-  EXPECT_EQ(bucket_sizes(BucketPlan::group(Sizes{25}, 80, 40, true)), (Sizes{13, 12}));
-  EXPECT_EQ(bucket_sizes(BucketPlan::group(Sizes{0}, 80, 40, true)), (Sizes{0}));
-  EXPECT_EQ(bucket_sizes(BucketPlan::group(Sizes{3}, 4, 1, true)), (Sizes{1, 1, 1}));
+  constexpr std::size_t k = 1000;
+  const Sizes tensors{3 * k, 10 * k, 41 * k, 2 * k, 0, 2 * k, 20 * k, 5 * k};
+  const auto group = [](const Sizes& counts, std::size_t elements, bool cut) {
+    return bucket_sizes(BucketPlan::group(counts, 4 * elements, 40 * k, cut));  // first: 10 k
+  };
+  EXPECT_EQ(group(tensors, 20 * k, false), (Sizes{3 * k, 10 * k, 41 * k, 4 * k, 20 * k, 5 * k}));
+  EXPECT_EQ(group(tensors, 20 * k, true),
+            (Sizes{3 * k, 10 * k, 13'667, 13'667, 13'666, 4 * k, 20 * k, 5 * k}));
+  EXPECT_EQ(group(Sizes{25 * k}, 20 * k, true), (Sizes{12'500, 12'500}));
+  EXPECT_EQ(group(Sizes{0}, 20 * k, true), (Sizes{0}));
+  // No more pieces than of 64 KiB.
+  EXPECT_EQ(group(Sizes{16'384, 16'385}, 1, true), (Sizes{16'384, 8'193, 8'192}));
 }
 
 TEST(Partition, KeysCoverEveryBucketOnceInOrder) {

@@ -144,8 +144,8 @@ std::string read_file(const std::filesystem::path& file) {
 RawValue override_value(const Key& key, std::string_view text) {
   switch (key.kind) {
     case KeyKind::boolean:
-      if (text == "true") return true;
-      if (text == "false") return false;
+      if (text == "true" || text == "on") return true;
+      if (text == "false" || text == "off") return false;
       break;
     case KeyKind::integer:
       if (const auto whole = parse_integer(text)) return *whole;

@@ -261,6 +261,15 @@ TEST(Override, SetsAndRefuses) {
   }
 }
 
+TEST(Override, SwitchesMayBeOnAndOff) {
+  Config config;
+  apply_override(config, "sync.overlap=off");
+  EXPECT_FALSE(config.sync_options.overlap);
+  apply_override(config, "sync.overlap=on");
+  EXPECT_TRUE(config.sync_options.overlap);
+  EXPECT_TRUE(has(override_message("sync.overlap=maybe"), "true or false"));
+}
+
 TEST(Override, IndependentOfTheLocale) {
   const char* const changed = std::setlocale(LC_ALL, "de_DE.UTF-8");
   Config config;

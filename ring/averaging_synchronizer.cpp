@@ -41,8 +41,7 @@ class AveragingSynchronizer final : public Synchronizer {
     thread_.emplace(
         plan.count(),
         [this](BucketId b, const StepInfo& step) {
-          return replica_.guarded(
-              b, step, [&] { return showing_ ? mixing_->show(b, step) : mixing_->mix(b, step); });
+          return replica_.cost(showing_ ? mixing_->show(b, step) : mixing_->mix(b, step));
         },
         order_ ? &*order_ : nullptr, stop_, abort_);
     return view;

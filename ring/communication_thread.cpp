@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ring/communication_thread.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
+#include "common/base/error.h"
 #include "common/base/time.h"
 
 namespace paceline {
@@ -26,6 +29,19 @@ CommunicationThread::~CommunicationThread() {
   thread_.join();
 }
 
+BucketCost CommunicationThread::run(const Task& task) {
+  const auto where = [&](const Error& error) {
+    return fmt::format("{} (step {}, bucket {})", error.what(), task.step.step, task.bucket);
+  };
+  try {
+    return work_(task.bucket, task.step);
+  } catch (const PeerLost& error) {
+    throw PeerLost(where(error));
+  } catch (const TimeoutError& error) {
+    throw TimeoutError(where(error));
+  }
+}
+
 void CommunicationThread::loop() {
   std::unique_lock lock(mutex_);
   while (true) {
@@ -36,7 +52,7 @@ void CommunicationThread::loop() {
         return;
       }
       lock.unlock();
-      const BucketCost cost = work_(task->bucket, task->step);
+      const BucketCost cost = run(*task);
       lock.lock();
       note(*task, cost);
     } catch (...) {

@@ -32,7 +32,7 @@ struct BucketCost {
 class CommunicationThread {
  public:
   /// `work(bucket, step)` runs on the thread; it must leave by exception soon after `stop()` turns
-  /// true. `abort` outlives this.
+  /// true. A PeerLost or TimeoutError that it throws gets step and bucket. `abort` outlives this.
   using Work = std::function<BucketCost(BucketId, const StepInfo&)>;
   /// `order` may be null; it and `stop` outlive this.
   CommunicationThread(int buckets, Work work, LaunchOrder* order, std::atomic<bool>& stop,
@@ -64,6 +64,7 @@ class CommunicationThread {
 
   void loop();
   std::optional<Task> next_task(std::unique_lock<std::mutex>& lock);
+  BucketCost run(const Task& task);
   bool wait_for_work(std::unique_lock<std::mutex>& lock, std::optional<BucketId> bucket);
   Task take(std::optional<BucketId> bucket);
   void note(const Task& task, const BucketCost& cost);

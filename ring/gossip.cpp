@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "common/base/error.h"
@@ -127,21 +128,17 @@ class GossipSynchronizer final : public Synchronizer {
   // --- communication thread ---
 
   BucketCost work(BucketId b, const StepInfo& step) {
-    int skipped = 0;
-    BucketCost cost = replica_.guarded(b, step, [&] {
-      if (showing_) {
-        return show(b);
-      }
-      Turn& turn = turn_[static_cast<std::size_t>(b)];
-      const bool exchanging = turn == Turn::exchange;
-      turn = exchanging ? Turn::update : Turn::exchange;
-      if (exchanging) {
-        const std::optional<int> peer = partner(step.step);
-        return peer ? exchange(b, *peer) : no_exchange();
-      }
-      skipped = update(b, step);
-      return no_exchange();
-    });
+    if (showing_) {
+      return replica_.cost(show(b));
+    }
+    Turn& turn = turn_[static_cast<std::size_t>(b)];
+    if (std::exchange(turn, turn == Turn::exchange ? Turn::update : Turn::exchange) ==
+        Turn::exchange) {
+      const std::optional<int> peer = partner(step.step);
+      return replica_.cost(peer ? exchange(b, *peer) : no_exchange());
+    }
+    const int skipped = update(b, step);
+    BucketCost cost = replica_.cost(no_exchange());
     cost.skipped = skipped;
     return cost;
   }

@@ -7,33 +7,9 @@
 
 #include "common/base/error.h"
 #include "common/config/validate.h"
-#include "ring/schedule.h"
+#include "ring/options.h"
 
 namespace paceline {
-
-namespace {
-
-TransportOptions replica_transport(const CommConfig& config) {
-  TransportOptions options;
-  options.kind = config.transport;
-  options.host = config.host;
-  options.tcp_connections = config.tcp_connections;
-  options.timeout = config.timeout;
-  return options;
-}
-
-CollectiveOptions replica_collective(const Config& config, const std::atomic<bool>& stop) {
-  CollectiveOptions options;
-  if (config.ring.algorithm != "auto") {
-    options.algorithm = parse_algorithm(config.ring.algorithm);
-  }
-  options.chunk = config.ring.chunk;
-  options.timeout = config.comm.timeout;
-  options.stop = &stop;
-  return options;
-}
-
-}  // namespace
 
 void check_replica_techniques(const Config& config) {
   if (const std::string format = travelling_format(config); !format.empty()) {
@@ -68,9 +44,9 @@ RunTimes no_exchange() noexcept {
 }
 
 Replica::Replica(const WorkerContext& context, const std::atomic<bool>& stop)
-    : transport_(make_transport(replica_transport(context.config.comm), context.workers,
+    : transport_(make_transport(transport_options(context.config.comm), context.workers,
                                 context.topology, context.fabric, context.abort)),
-      collective_(*transport_, context.topology, replica_collective(context.config, stop)) {}
+      collective_(*transport_, context.topology, collective_options(context.config, stop)) {}
 
 ReplicaView Replica::bind(const BucketPlan& plan, const OptimizerSpec& spec,
                           std::span<const float> init) {
@@ -136,21 +112,8 @@ void Replica::take_back() {
   }
 }
 
-BucketCost Replica::guarded(BucketId b, const StepInfo& step,
-                            const std::function<RunTimes()>& work) {
-  const auto where = [&](const Error& error) {
-    return fmt::format("{} (step {}, bucket {})", error.what(), step.step, b);
-  };
-  try {
-    BucketCost cost;
-    cost.times = work();
-    cost.bytes_sent_total = transport_->bytes_sent();
-    return cost;
-  } catch (const PeerLost& error) {
-    throw PeerLost(where(error));
-  } catch (const TimeoutError& error) {
-    throw TimeoutError(where(error));
-  }
+BucketCost Replica::cost(const RunTimes& times) const {
+  return {times, transport_->bytes_sent()};
 }
 
 MemoryUse Replica::memory() const noexcept {

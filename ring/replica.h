@@ -4,7 +4,6 @@
 #pragma once
 
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -52,8 +51,8 @@ class Replica {
   void take_back();
   [[nodiscard]] bool aside() const noexcept { return aside_; }
 
-  /// Runs work on bucket b; a lost or silent peer is reported with step and bucket.
-  BucketCost guarded(BucketId b, const StepInfo& step, const std::function<RunTimes()>& work);
+  /// Of work that took `times` and has just ended.
+  [[nodiscard]] BucketCost cost(const RunTimes& times) const;
 
   [[nodiscard]] MemoryUse memory() const noexcept;
   /// The optimizer, and the weights that are set aside.

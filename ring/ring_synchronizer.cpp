@@ -15,6 +15,7 @@
 #include "ring/collective.h"
 #include "ring/communication_thread.h"
 #include "ring/launch_order.h"
+#include "ring/options.h"
 
 namespace paceline {
 
@@ -22,27 +23,12 @@ namespace {
 
 constexpr Traits kTraits{Consistency::synchronous, UpdatePlace::worker, false};
 
-CollectiveOptions collective_options(const Config& config, RingFlavour flavour,
-                                     const std::atomic<bool>& stop) {
-  CollectiveOptions options;
+CollectiveOptions flavoured_options(const Config& config, RingFlavour flavour,
+                                    const std::atomic<bool>& stop) {
+  CollectiveOptions options = collective_options(config, stop);
   if (flavour == RingFlavour::hierarchical) {
     options.algorithm = Algorithm::hierarchical;
-  } else if (config.ring.algorithm != "auto") {
-    options.algorithm = parse_algorithm(config.ring.algorithm);
   }
-  options.chunk = config.ring.chunk;
-  options.any_order = config.sync_options.exact;
-  options.timeout = config.comm.timeout;
-  options.stop = &stop;
-  return options;
-}
-
-TransportOptions transport_options(const CommConfig& config) {
-  TransportOptions options;
-  options.kind = config.transport;
-  options.host = config.host;
-  options.tcp_connections = config.tcp_connections;
-  options.timeout = config.timeout;
   return options;
 }
 
@@ -56,7 +42,7 @@ class RingSynchronizer final : public Synchronizer {
         transport_(make_transport(transport_options(context.config.comm), context.workers,
                                   context.topology, context.fabric, context.abort)),
         collective_(*transport_, context.topology,
-                    collective_options(context.config, flavour, stop_)) {}
+                    flavoured_options(context.config, flavour, stop_)) {}
 
   [[nodiscard]] Traits traits() const noexcept override { return kTraits; }
 
@@ -76,7 +62,7 @@ class RingSynchronizer final : public Synchronizer {
       order_.emplace(*transport_, plan.count(), config_.comm.timeout, stop_);
     }
     thread_.emplace(
-        plan.count(), [this](BucketId b, const StepInfo& step) { return guarded(b, step); },
+        plan.count(), [this](BucketId b, const StepInfo& step) { return work_->run(b, step); },
         order_ ? &*order_ : nullptr, stop_, abort_);
     return work_->view();
   }
@@ -121,20 +107,6 @@ class RingSynchronizer final : public Synchronizer {
   void load(StateReader& reader) override { work_->load(reader); }
 
  private:
-  /// On the communication thread.
-  BucketCost guarded(BucketId b, const StepInfo& step) {
-    const auto where = [&](const Error& error) {
-      return fmt::format("{} (step {}, bucket {})", error.what(), step.step, b);
-    };
-    try {
-      return work_->run(b, step);
-    } catch (const PeerLost& error) {
-      throw PeerLost(where(error));
-    } catch (const TimeoutError& error) {
-      throw TimeoutError(where(error));
-    }
-  }
-
   const Config& config_;
   RingFlavour flavour_;
   bool overlap_;

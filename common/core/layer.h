@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -106,5 +107,9 @@ class Layer {
   SampleShape input_;
   SampleShape output_;
 };
+
+/// "LAYER: IMPLEMENTATION" of each, in order.
+[[nodiscard]] std::vector<std::string> implementations_of(
+    std::span<const std::unique_ptr<Layer>> layers);
 
 }  // namespace paceline

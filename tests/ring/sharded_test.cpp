@@ -15,7 +15,7 @@
 #include "ring/collective.h"
 #include "ring/ring_backend.h"
 #include "tests/comm/transport_harness.h"
-#include "tests/support/backend_conformance.h"
+#include "tests/ring/ring_steps.h"
 
 namespace paceline {
 namespace {
@@ -24,7 +24,9 @@ using testing::ConformanceCase;
 using testing::ConformanceOutcome;
 using testing::ConformanceWorker;
 using testing::known_gradient;
+using testing::one_sample_step;
 using testing::run_backend;
+using testing::run_one_sample_steps;
 
 /// Element j on rank r; sums over ranks are exact.
 float place_value(std::size_t j, int r) {
@@ -97,35 +99,15 @@ ConformanceCase sharded_case(const std::string& optimizer = "adam") {
   return test;
 }
 
-template <typename Gradient>
-StepReport sharded_step(ConformanceWorker& worker, int t, int world, Gradient gradient) {
-  return testing::take_step(
-      worker, {t, 0.125F, 1, world}, [&](std::size_t j) { return gradient(j, worker.rank, t); },
-      [](const Range&) {});
-}
-
 /// Gradients whose sum depends on the order of its terms.
 float awkward_gradient(std::size_t j, int r, int t) {
   return known_gradient(j, r, t) * (r == 1 ? 1.0F : 1.0F / 3.0F);
 }
 
-template <typename Gradient>
-ConformanceOutcome sharded_run(const Backend& backend, const ConformanceCase& test,
-                               Gradient gradient) {
-  return run_backend(backend, test, [&](ConformanceWorker& worker) {
-    StepReport sum;
-    for (int t = 0; t < test.steps; ++t) {
-      sum.bytes_sent += sharded_step(worker, t, test.config.world, gradient).bytes_sent;
-    }
-    worker.synchronizer.quiesce();
-    sum.bytes_sent += worker.synchronizer.commit().bytes_sent;  // what the last step cost
-    return sum;
-  });
-}
-
 void expect_rings_bits(const ConformanceCase& test) {
-  const ConformanceOutcome sharded = sharded_run(sharded_backend(), test, awkward_gradient);
-  const ConformanceOutcome ring = sharded_run(ring_backend(), test, awkward_gradient);
+  const ConformanceOutcome sharded =
+      run_one_sample_steps(sharded_backend(), test, awkward_gradient);
+  const ConformanceOutcome ring = run_one_sample_steps(ring_backend(), test, awkward_gradient);
   expect_no_errors(sharded);
   expect_no_errors(ring);
   EXPECT_EQ(sharded.weights, ring.weights);
@@ -158,8 +140,9 @@ TEST(Sharded, HasTheRingsBitsInEveryFormat) {
 TEST(Sharded, ClipsByTheNormOfTheWholeGradient) {
   ConformanceCase test = sharded_case("momentum");
   test.optimizer.clip_norm = 0.25F;
-  const ConformanceOutcome sharded = sharded_run(sharded_backend(), test, awkward_gradient);
-  const ConformanceOutcome ring = sharded_run(ring_backend(), test, awkward_gradient);
+  const ConformanceOutcome sharded =
+      run_one_sample_steps(sharded_backend(), test, awkward_gradient);
+  const ConformanceOutcome ring = run_one_sample_steps(ring_backend(), test, awkward_gradient);
   expect_no_errors(sharded);
   expect_equal_weights(sharded);
   double moved = 0.0;
@@ -170,7 +153,8 @@ TEST(Sharded, ClipsByTheNormOfTheWholeGradient) {
   }
   EXPECT_GT(moved, 1e-3);
   test.optimizer.clip_norm = 0.0F;
-  EXPECT_NE(sharded_run(sharded_backend(), test, awkward_gradient).weights, sharded.weights);
+  EXPECT_NE(run_one_sample_steps(sharded_backend(), test, awkward_gradient).weights,
+            sharded.weights);
 }
 
 TEST(Sharded, OneBadGradientLeavesTheWholeStepOutEverywhere) {
@@ -180,9 +164,9 @@ TEST(Sharded, OneBadGradientLeavesTheWholeStepOutEverywhere) {
     return t == 1 && r == 2 && j == 900 ? std::numeric_limits<float>::quiet_NaN()
                                         : known_gradient(j, r, t);
   };
-  expect_no_errors(sharded_run(sharded_backend(), test, bad_in_step_1));
-  EXPECT_EQ(sharded_run(sharded_backend(), test, bad_in_step_1).weights,
-            sharded_run(ring_backend(), test, bad_in_step_1).weights);
+  expect_no_errors(run_one_sample_steps(sharded_backend(), test, bad_in_step_1));
+  EXPECT_EQ(run_one_sample_steps(sharded_backend(), test, bad_in_step_1).weights,
+            run_one_sample_steps(ring_backend(), test, bad_in_step_1).weights);
 }
 
 /// What memory() says on each rank.
@@ -224,7 +208,7 @@ TEST(Sharded, StateIsShardedAsTheFormulaSays) {
 
 std::uint64_t bytes_sent(const Backend& backend, ConformanceCase test, std::size_t elements) {
   test.buckets = {elements};
-  return sharded_run(backend, test, known_gradient).bytes_sent;
+  return run_one_sample_steps(backend, test, known_gradient).bytes_sent;
 }
 
 TEST(Sharded, SendsTheRingsBytes) {
@@ -279,7 +263,7 @@ TEST(Sharded, ContinuesFromItsShards) {
   std::vector<ShardCheckpoint> states(kShardedWorld);
   std::vector<std::vector<float>> half;
   const auto steps = [&](ConformanceWorker& worker, int from, int to) {
-    for (int t = from; t < to; ++t) sharded_step(worker, t, kShardedWorld, known_gradient);
+    for (int t = from; t < to; ++t) one_sample_step(worker, t, kShardedWorld, known_gradient);
     worker.synchronizer.quiesce();
   };
   half = run_backend(sharded_backend(), test, [&](ConformanceWorker& worker) {
@@ -295,7 +279,7 @@ TEST(Sharded, ContinuesFromItsShards) {
         return StepReport{};
       });
   expect_no_errors(rest);
-  EXPECT_EQ(rest.weights, sharded_run(sharded_backend(), test, known_gradient).weights);
+  EXPECT_EQ(rest.weights, run_one_sample_steps(sharded_backend(), test, known_gradient).weights);
   const ConformanceOutcome swapped =
       run_backend(sharded_backend(), test, [&](ConformanceWorker& worker) {
         worker.synchronizer.load(states[static_cast<std::size_t>((worker.rank + 1) % 3)]);

@@ -15,7 +15,7 @@
 #include "common/compress/error_feedback.h"
 #include "ring/communication_thread.h"
 #include "ring/ring_backend.h"
-#include "tests/support/backend_conformance.h"
+#include "tests/ring/ring_steps.h"
 
 namespace paceline {
 namespace {
@@ -40,23 +40,8 @@ ConformanceCase ring_case(int world = kWorld) {
 }
 
 template <typename Gradient>
-StepReport step(ConformanceWorker& worker, int t, int world, Gradient gradient) {
-  return testing::take_step(
-      worker, {t, 0.125F, 1, world}, [&](std::size_t j) { return gradient(j, worker.rank, t); },
-      [](const Range&) {});
-}
-
-template <typename Gradient>
 ConformanceOutcome run_steps(const ConformanceCase& test, Gradient gradient) {
-  return run_backend(ring_backend(), test, [&](ConformanceWorker& worker) {
-    StepReport sum;
-    for (int t = 0; t < test.steps; ++t) {
-      sum.bytes_sent += step(worker, t, test.config.world, gradient).bytes_sent;
-    }
-    worker.synchronizer.quiesce();
-    sum.bytes_sent += worker.synchronizer.commit().bytes_sent;  // what the last step cost
-    return sum;
-  });
+  return testing::run_one_sample_steps(ring_backend(), test, gradient);
 }
 
 /// SGD fed by every rank's messages, decoded and added in rank order.
@@ -190,7 +175,7 @@ TEST(RingUpdate, OneBadGradientLeavesTheWholeStepOutEverywhere) {
   const auto run = [&](auto gradient, std::vector<int> steps) {
     return run_backend(ring_backend(), test, [&](ConformanceWorker& worker) {
       for (const int t : steps) {
-        skipped += step(worker, t, kWorld, gradient).skipped;
+        skipped += testing::one_sample_step(worker, t, kWorld, gradient).skipped;
       }
       worker.synchronizer.quiesce();
       skipped += worker.synchronizer.commit().skipped;

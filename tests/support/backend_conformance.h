@@ -248,6 +248,38 @@ inline void expect_equal_weights(const ConformanceOutcome& outcome) {
   }
 }
 
+/// Takes the case's steps with known gradients and quiesces between some and at the end. Every
+/// weight that step t reads is one of `expected(t)`; `quiesced(t)` is called after step t's
+/// quiesce.
+template <typename Expected, typename Quiesced>
+StepReport follow(ConformanceWorker& worker, const ConformanceCase& test, Expected expected,
+                  Quiesced quiesced) {
+  const int world = test.config.world;
+  StepReport total;
+  for (int t = 0; t < test.steps; ++t) {
+    StepInfo info{t, test.lr, known_samples(worker.rank, t, world), 0};
+    for (int r = 0; r < world; ++r) {
+      info.global_samples += known_samples(r, t, world);
+    }
+    const std::vector<double>& weights = expected(t);
+    merge(total,
+          take_step(
+              worker, info, [&](std::size_t j) { return known_gradient(j, worker.rank, t); },
+              [&](Range range) {
+                EXPECT_EQ(first_off(worker.view.weights, weights, range.begin, range.end), -1)
+                    << "rank " << worker.rank << " reads a wrong weight in step " << t;
+              }));
+    if (t == 1) {
+      worker.synchronizer.quiesce();
+      worker.synchronizer.quiesce();
+      quiesced(t);
+    }
+  }
+  worker.synchronizer.quiesce();
+  quiesced(test.steps - 1);
+  return total;
+}
+
 /// Synchronous backends: every weight that a step may read is the reference's, all ranks hold the
 /// same bits afterwards, quiesce may be called between steps. Returns the outcome for comparisons.
 inline ConformanceOutcome check_synchronous(const Backend& backend, const ConformanceCase& test) {
@@ -262,27 +294,10 @@ inline ConformanceOutcome check_synchronous(const Backend& backend, const Confor
   }
   reference.push_back(model.weights());
   ConformanceOutcome outcome = run_backend(backend, test, [&](ConformanceWorker& worker) {
-    StepReport total;
-    for (int t = 0; t < test.steps; ++t) {
-      StepInfo info{t, test.lr, known_samples(worker.rank, t, world), 0};
-      for (int r = 0; r < world; ++r) {
-        info.global_samples += known_samples(r, t, world);
-      }
-      const auto& expected = reference[static_cast<std::size_t>(t)];
-      merge(total,
-            take_step(
-                worker, info, [&](std::size_t j) { return known_gradient(j, worker.rank, t); },
-                [&](Range range) {
-                  EXPECT_EQ(first_off(worker.view.weights, expected, range.begin, range.end), -1)
-                      << "rank " << worker.rank << " reads a wrong weight in step " << t;
-                }));
-      if (t == 1) {
-        worker.synchronizer.quiesce();
-        worker.synchronizer.quiesce();
-      }
-    }
-    worker.synchronizer.quiesce();
-    return total;
+    const auto expected = [&](int t) -> const std::vector<double>& {
+      return reference[static_cast<std::size_t>(t)];
+    };
+    return follow(worker, test, expected, [](int) {});
   });
   expect_no_errors(outcome);
   expect_equal_weights(outcome);

@@ -162,30 +162,11 @@ inline ConformanceOutcome check_replicas(const Backend& backend, const Conforman
         << "rank " << worker.rank << " shows a wrong model after step " << t;
   };
   ConformanceOutcome outcome = run_backend(backend, test, [&](ConformanceWorker& worker) {
-    StepReport total;
     worker.synchronizer.quiesce();
-    for (int t = 0; t < test.steps; ++t) {
-      StepInfo info{t, test.lr, known_samples(worker.rank, t, world), 0};
-      for (int r = 0; r < world; ++r) {
-        info.global_samples += known_samples(r, t, world);
-      }
-      const auto& expected = before[std::size_t(t)][std::size_t(worker.rank)];
-      merge(total,
-            take_step(
-                worker, info, [&](std::size_t j) { return known_gradient(j, worker.rank, t); },
-                [&](Range range) {
-                  EXPECT_EQ(first_off(worker.view.weights, expected, range.begin, range.end), -1)
-                      << "rank " << worker.rank << " reads a wrong weight in step " << t;
-                }));
-      if (t == 1) {
-        worker.synchronizer.quiesce();
-        worker.synchronizer.quiesce();
-        expect_shown(worker, t);
-      }
-    }
-    worker.synchronizer.quiesce();
-    expect_shown(worker, test.steps - 1);
-    return total;
+    const auto expected = [&](int t) -> const std::vector<double>& {
+      return before[std::size_t(t)][std::size_t(worker.rank)];
+    };
+    return follow(worker, test, expected, [&](int t) { expect_shown(worker, t); });
   });
   expect_no_errors(outcome);
   expect_equal_weights(outcome);

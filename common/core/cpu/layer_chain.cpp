@@ -152,13 +152,7 @@ std::size_t LayerChain::held_bytes() const noexcept {
 }
 
 std::vector<std::string> LayerChain::implementations() const {
-  std::vector<std::string> all;
-  for (const auto& layer : layers_) {
-    for (const std::string& one : layer->implementations()) {
-      all.push_back(fmt::format("{}: {}", layer->name(), one));
-    }
-  }
-  return all;
+  return implementations_of(layers_);
 }
 
 }  // namespace paceline

@@ -135,9 +135,9 @@ TEST_P(Equality, AccumulationIsOneLargerBatchForTheBytesOfOneStep) {
     const ThreadJobResult result = run(accumulating);
     EXPECT_LE(distance(reference.weights[0], result.weights[0]), 1e-5) << sync;
     EXPECT_EQ(result.outcome.samples, reference.outcome.samples) << sync;
-    // What leaves after the last step's commit is not counted: up to one step's bytes of 50.
+    // What leaves after the last step's commit is not counted: one step's bytes of 50 in either.
     EXPECT_NEAR(result.outcome.bytes_sent, reference.outcome.bytes_sent,
-                reference.outcome.bytes_sent / kSteps)
+                1.01 * std::max(result.outcome.bytes_sent, reference.outcome.bytes_sent) / kSteps)
         << sync;
   }
 }

@@ -13,6 +13,7 @@
 #include "common/config/validate.h"
 #include "common/core/arena_optimizer.h"
 #include "common/core/optimizer.h"
+#include "common/core/sparse.h"
 
 namespace paceline {
 
@@ -24,8 +25,9 @@ struct SharedModel {
   explicit SharedModel(std::span<const float> init) : memory(init.size_bytes()) {
     std::copy(init.begin(), init.end(), memory.as<float>().begin());
   }
+  static constexpr std::size_t kCacheLine = 64;
   Buffer memory;
-  std::atomic<std::int64_t> updates{0};
+  alignas(kCacheLine) std::atomic<std::int64_t> updates{0};  // apart from what every step reads
 };
 
 /// Hands rank 0's SharedModel to the other threads of this process. Collective.
@@ -45,6 +47,12 @@ std::shared_ptr<SharedModel> share_model(Communicator& workers, std::span<const 
   }
   workers.barrier();
   return model;
+}
+
+/// Plain SGD: no state that a step without gradient would change.
+bool sparse_updates(const OptimizerSpec& spec) noexcept {
+  return spec.kind == OptimizerKind::sgd && spec.momentum == 0.0F && spec.weight_decay == 0.0F &&
+         spec.clip_norm == 0.0F && !spec.skip_nonfinite;
 }
 
 class HogwildSynchronizer final : public Synchronizer {
@@ -79,6 +87,22 @@ class HogwildSynchronizer final : public Synchronizer {
     done.synchronize();
     if (info_.samples > 0 && !optimizer_->spec().whole_gradient()) {
       update(plan_[b], mean());
+    }
+  }
+
+  /// Where the update of a weight depends on its own gradient alone and is zero without one.
+  [[nodiscard]] bool takes_sparse_gradients() const noexcept override {
+    return sparse_updates(optimizer_->spec());
+  }
+
+  /// Reads and writes the touched weights alone.
+  void sparse_gradient_ready(const SparseGradient& gradient) override {
+    const std::span<float> shared = model_->memory.as<float>();
+    const float rate = info_.samples > 0 ? info_.lr * mean() : 0.0F;
+    for (std::size_t k = 0; k < gradient.elements.size(); ++k) {
+      const std::atomic_ref element(shared[gradient.elements[k]]);
+      element.store(element.load(std::memory_order_relaxed) - rate * gradient.values[k],
+                    std::memory_order_relaxed);
     }
   }
 
@@ -165,6 +189,14 @@ void validate_techniques(const Config& config) {
                       "compress = none and sync.wire = fp32");
   }
   const std::string& name = config.optimizer.name;
+  if (config.model == "logistic" &&
+      (name != "sgd" || config.optimizer.momentum != 0.0 || config.optimizer.weight_decay != 0.0 ||
+       config.optimizer.clip_norm != 0.0 || config.train.accumulate != 1)) {
+    throw ConfigError(
+        "model = logistic with sync = hogwild makes sparse updates: allowed optimizer.name = sgd "
+        "with optimizer.momentum, optimizer.weight_decay and optimizer.clip_norm = 0, and "
+        "train.accumulate = 1; another way of synchronising takes the rest");
+  }
   if (name != "sgd" && name != "adam") {
     throw ConfigError(
         "optimizer.name = " + name +

@@ -13,6 +13,9 @@ namespace paceline {
 /// read and written with relaxed atomics, so concurrent updates may overwrite each other, as the
 /// paper allows. An update is the mean over that worker's samples. Staleness of a step: updates
 /// that other workers finished between its begin_step and its commit.
+///
+/// With a sparse model (logistic) and plain SGD an update reads and writes only the weights of the
+/// features that occur in the batch, as in the paper.
 [[nodiscard]] Backend hogwild_backend();
 
 }  // namespace paceline

@@ -17,6 +17,7 @@ void add_bench_command(CLI::App& program, Action& action);
 void add_doctor_command(CLI::App& program, Action& action);
 void add_keys_command(CLI::App& program, Action& action);
 void add_compat_command(CLI::App& program, Action& action);
+void add_data_command(CLI::App& program, Action& action);
 /// Hidden: what run_training spawns.
 void add_member_command(CLI::App& program, Action& action);
 

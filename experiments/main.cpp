@@ -51,6 +51,7 @@ int main(int argc, char** argv) {
   paceline::add_doctor_command(program, action);
   paceline::add_keys_command(program, action);
   paceline::add_compat_command(program, action);
+  paceline::add_data_command(program, action);
   paceline::add_member_command(program, action);
   try {
     program.parse(argc, argv);

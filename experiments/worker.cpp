@@ -11,6 +11,7 @@
 #include "common/comm/transport.h"
 #include "common/core/communicator_reducer.h"
 #include "common/core/trainer.h"
+#include "common/data/sparse_dataset.h"
 #include "common/observe/files.h"
 #include "common/observe/memory.h"
 #include "common/observe/recorder.h"
@@ -23,6 +24,8 @@ namespace {
 
 constexpr std::int64_t kSyntheticTrain = 6000;
 constexpr std::int64_t kSyntheticTest = 1000;
+constexpr std::int64_t kSparseTrain = 20000;
+constexpr std::int64_t kSparseTest = 4000;
 
 /// A transfer between two ranks shows what the emulated link really gives; a link that is off by
 /// more than allowed is measured again before it is an error.
@@ -151,15 +154,22 @@ Summary describe_run(const WorkerContext& context, const Backend& backend) {
 Datasets load_datasets(const Config& config) {
   const DataConfig& data = config.data;
   const Augmentation augmentation{data.augment == "standard", config.seed};
+  const auto size = [](std::int64_t limit, std::int64_t full) { return limit > 0 ? limit : full; };
   if (data.name == "synthetic") {
     const SampleShape shape = parse_image_shape(data.shape);
-    const auto size = [](std::int64_t limit, std::int64_t full) {
-      return limit > 0 ? limit : full;
-    };
     return {make_synthetic(size(data.train_limit, kSyntheticTrain), shape, data.classes,
                            config.seed, Split::train, augmentation),
             make_synthetic(size(data.test_limit, kSyntheticTest), shape, data.classes, config.seed,
                            Split::test)};
+  }
+  if (data.name == "sparse") {
+    const SparseShape shape{data.features, data.nonzeros};
+    return {make_sparse(size(data.train_limit, kSparseTrain), shape, config.seed, Split::train),
+            make_sparse(size(data.test_limit, kSparseTest), shape, config.seed, Split::test)};
+  }
+  if (data.name == "libsvm") {
+    SplitDatasets sets = load_libsvm(data.path, data.train_limit, data.test_limit);
+    return {std::move(sets.train), std::move(sets.test)};
   }
   if (data.name == "cifar10") {
     return {load_cifar10(data.path, Split::train, data.train_limit, augmentation),

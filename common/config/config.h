@@ -12,11 +12,13 @@
 namespace paceline {
 
 struct DataConfig {
-  std::string name = "fashion-mnist";  ///< fashion-mnist | cifar10 | synthetic
+  std::string name = "fashion-mnist";  ///< fashion-mnist | cifar10 | synthetic | libsvm | sparse
   std::string path =
-      "/usr/share/datasets/fashion-mnist";  ///< folder of the idx.gz files, or cifar10's .bin files
+      "/usr/share/datasets/fashion-mnist";  ///< folder of idx.gz or .bin files, or libsvm's file
   std::string shape = "28x28x1";            ///< synthetic: HEIGHTxWIDTHxCHANNELS
   int classes = 10;                         ///< synthetic
+  std::int64_t features = 50000;            ///< sparse: width of a row
+  std::int64_t nonzeros = 50;               ///< sparse: at most so many features in a row
   std::string augment = "none";             ///< none | standard: shift and mirror training images
   std::int64_t train_limit = 0;             ///< use only the first n images; 0: all
   std::int64_t test_limit = 0;              ///< likewise for the test set

@@ -59,10 +59,11 @@ void add_general_keys(std::vector<Key>& keys) {
   keys.push_back(text("sync", top<&Config::sync>,
                       "the backend that synchronises gradients; in a file also sync.backend"));
   keys.push_back(choice(
-      "model", top<&Config::model>, {"softmax", "mlp", "cnn", "resmlp", "resnet20", "resnet50"},
+      "model", top<&Config::model>,
+      {"softmax", "mlp", "cnn", "resmlp", "resnet20", "resnet50", "logistic"},
       "softmax regression, MLP 784-512-512-10, a CNN with two convolutions, an MLP with "
-      "residual blocks that a step may leave out, ResNet-20 for 32x32 images, or ResNet-50 "
-      "v1.5"));
+      "residual blocks that a step may leave out, ResNet-20 for 32x32 images, ResNet-50 v1.5, or "
+      "logistic regression on sparse rows"));
   keys.push_back(choice("device", top<&Config::device>, {"cpu", "cuda"},
                         "where layers compute; cuda is refused for now, and says why"));
   keys.push_back(integer("world", top<&Config::world>, 1, 1024, "workers"));
@@ -79,14 +80,22 @@ void add_general_keys(std::vector<Key>& keys) {
   keys.push_back(choice("sync.wire", in<&Config::sync_options, &SyncConfig::wire>,
                         {"fp32", "bf16", "fp16"}, "element type of gradients as they travel"));
   keys.push_back(choice("data.name", in<&Config::data, &DataConfig::name>,
-                        {"fashion-mnist", "cifar10", "synthetic"}, "data set"));
-  keys.push_back(text("data.path", in<&Config::data, &DataConfig::path>,
-                      "folder of fashion-mnist's idx.gz files or of cifar10's .bin files"));
+                        {"fashion-mnist", "cifar10", "synthetic", "libsvm", "sparse"},
+                        "data set; synthetic: made-up images, sparse: made-up sparse rows"));
+  keys.push_back(
+      text("data.path", in<&Config::data, &DataConfig::path>,
+           "folder of fashion-mnist's idx.gz files or of cifar10's .bin files; or the training "
+           "set in libsvm's format, whose test set is the same name with .t (without "
+           "one, every tenth row)"));
   keys.push_back(
       text("data.shape", in<&Config::data, &DataConfig::shape>,
            "data.name=synthetic: height, width and channels of an image, as in 224x224x3"));
   keys.push_back(integer("data.classes", in<&Config::data, &DataConfig::classes>, 1, 65536,
                          "data.name=synthetic: number of classes"));
+  keys.push_back(integer("data.features", in<&Config::data, &DataConfig::features>, 1, 1 << 28,
+                         "data.name=sparse: number of features"));
+  keys.push_back(integer("data.nonzeros", in<&Config::data, &DataConfig::nonzeros>, 1, 1 << 20,
+                         "data.name=sparse: features that a row draws"));
   keys.push_back(choice("data.augment", in<&Config::data, &DataConfig::augment>,
                         {"none", "standard"},
                         "standard: shift training images by up to 4 pixels and mirror half of "

@@ -93,11 +93,42 @@ void check_places(const Config& config) {
         "run.name = {} must be part of a folder's name: without '/' and at most 100 bytes",
         toml_quoted(config.run.name.substr(0, 120))));
   }
+}
+
+bool is_sparse(const DataConfig& data) {
+  return data.name == "libsvm" || data.name == "sparse";
+}
+
+void check_data(const Config& config) {
   const DataConfig& data = config.data;
-  if (data.path.empty() && data.name != "synthetic") {
+  const DataConfig made_up;
+  if (data.path.empty() && data.name != "synthetic" && data.name != "sparse") {
     throw ConfigError(fmt::format("data.path = \"\" must be the folder of {}'s files", data.name));
   }
-  const DataConfig made_up;
+  if (data.name == "libsvm" && data.path == made_up.path) {
+    throw ConfigError("data.name = libsvm needs data.path, the file of the training set");
+  }
+  if (is_sparse(data) != (config.model == "logistic")) {
+    throw ConfigError(fmt::format("model = {} with data.name = {}: {}", config.model, data.name,
+                                  is_sparse(data)
+                                      ? "sparse rows need model = logistic"
+                                      : "model = logistic needs data.name = libsvm or sparse"));
+  }
+  if (is_sparse(data) && data.augment != "none") {
+    throw ConfigError(
+        fmt::format("data.augment = {} needs images, not data.name = {}", data.augment, data.name));
+  }
+  if (data.nonzeros > data.features) {
+    throw ConfigError(fmt::format("data.nonzeros = {} must be at most data.features = {}",
+                                  data.nonzeros, data.features));
+  }
+  if (data.name != "sparse" &&
+      (data.features != made_up.features || data.nonzeros != made_up.nonzeros)) {
+    throw ConfigError(
+        fmt::format("data.features = {} and data.nonzeros = {} need data.name = sparse: {} has "
+                    "its own",
+                    data.features, data.nonzeros, data.name));
+  }
   if (data.name != "synthetic" &&
       (data.shape != made_up.shape || data.classes != made_up.classes)) {
     throw ConfigError(fmt::format(
@@ -167,6 +198,7 @@ void validate(const Config& config, const ValidationRules& rules) {
   static_cast<void>(parse_slow_ranks(config.fault.slow_rank, config.world));
   static_cast<void>(parse_jitter(config.fault.jitter));
   check_places(config);
+  check_data(config);
   if (rules.check_link) {
     rules.check_link("link.inter", config.link.inter);
     rules.check_link("link.intra", config.link.intra);

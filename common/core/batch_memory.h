@@ -16,20 +16,23 @@ class BatchMemory {
  public:
   BatchMemory(const Dataset& dataset, std::int64_t capacity)
       : dataset_(dataset),
-        inputs_(static_cast<std::size_t>(capacity * dataset.shape().elements())),
+        width_(dataset.sparse() != nullptr ? 0
+                                           : static_cast<std::size_t>(dataset.shape().elements())),
+        inputs_(static_cast<std::size_t>(capacity) * width_),
         labels_(static_cast<std::size_t>(capacity)) {}
 
+  /// A sparse data set's batch refers to `indices`.
   Batch gather(std::span<const std::uint32_t> indices) {
     const Places to = places(indices.size());
     dataset_.gather(indices, to.inputs, to.labels);
-    return batch(to);
+    return batch(to, indices);
   }
 
   /// For training in pass `epoch` over the data set, augmented where it says so.
   Batch gather_training(std::span<const std::uint32_t> indices, std::int64_t epoch) {
     const Places to = places(indices.size());
     dataset_.gather_training(indices, epoch, to.inputs, to.labels);
-    return batch(to);
+    return batch(to, indices);
   }
 
  private:
@@ -38,14 +41,15 @@ class BatchMemory {
     std::span<std::int32_t> labels;
   };
   Places places(std::size_t n) {
-    const auto width = static_cast<std::size_t>(dataset_.shape().elements());
-    return {std::span(inputs_).first(n * width), std::span(labels_).first(n)};
+    return {std::span(inputs_).first(n * width_), std::span(labels_).first(n)};
   }
-  static Batch batch(const Places& places) {
-    return {places.inputs, places.labels, static_cast<std::int64_t>(places.labels.size()), 1.0F};
+  [[nodiscard]] Batch batch(const Places& places, std::span<const std::uint32_t> indices) const {
+    const auto samples = static_cast<std::int64_t>(places.labels.size());
+    return {places.inputs, places.labels, samples, 1.0F, {dataset_.sparse(), indices}};
   }
 
   const Dataset& dataset_;
+  std::size_t width_;  // floats of a sample
   std::vector<float> inputs_;
   std::vector<std::int32_t> labels_;
 };

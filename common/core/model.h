@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/core/model_options.h"
+#include "common/core/sparse.h"
 #include "common/sync/bucket_plan.h"
 
 namespace paceline {
@@ -39,6 +40,7 @@ struct Batch {
   std::span<const std::int32_t> labels;  ///< [samples], 0 <= label < classes
   std::int64_t samples = 0;              ///< 0 is allowed: gradients become zero
   float loss_scale = 1.0F;               ///< factor of all gradients; the result's loss is unscaled
+  SparseBatch sparse{};                  ///< instead of `inputs`, for a sparse() model
 };
 
 struct BatchResult {
@@ -109,15 +111,20 @@ class Model {
   /// Forward only.
   virtual BatchResult evaluate_batch(const Batch& batch, std::span<const float> weights) = 0;
 
+  /// Whether it reads Batch::sparse and not Batch::inputs. If so, train_batch takes an empty
+  /// `gradients` too; sparse_gradient() is that of the last train_batch, valid until the next.
+  [[nodiscard]] virtual bool sparse() const noexcept { return false; }
+  [[nodiscard]] virtual SparseGradient sparse_gradient() const noexcept { return {}; }
+
   /// Bytes of activations and scratch held now.
   [[nodiscard]] virtual std::size_t activation_bytes() const noexcept = 0;
 };
 
-/// Names that make_model takes: softmax, mlp, cnn, resmlp, resnet20, resnet50.
+/// Names that make_model takes: softmax, mlp, cnn, resmlp, resnet20, resnet50, logistic.
 [[nodiscard]] const std::vector<std::string>& model_names();
 
-/// The CPU model (oneDNN). Throws ConfigError for an unknown name and for what check_model_options
-/// refuses of shapes and layers.
+/// The CPU model (oneDNN; logistic: plain loops over sparse rows). Throws ConfigError for an
+/// unknown name and for what check_model_options refuses of shapes and layers.
 [[nodiscard]] std::unique_ptr<Model> make_model(std::string_view name, SampleShape input,
                                                 int classes, const ModelOptions& options = {});
 

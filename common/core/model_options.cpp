@@ -44,7 +44,9 @@ void check_model_options(const Config& config) {
   check_precision(config.precision);
   // The layers themselves know what they refuse; this builds no primitives and no arenas.
   constexpr SampleShape kAnyImage{28, 28, 1};
-  static_cast<void>(make_model(config.model, kAnyImage, 10, model_options(config, 0, nullptr)));
+  const int classes = config.model == "logistic" ? 2 : 10;
+  static_cast<void>(
+      make_model(config.model, kAnyImage, classes, model_options(config, 0, nullptr)));
 }
 
 }  // namespace paceline

@@ -75,6 +75,9 @@ void StepDriver::after_forward(int layer) {
 
 void StepDriver::after_backward(int layer) {
   pace_.backward_done(layer);
+  if (sparse_) {
+    return;
+  }
   if (!last_micro_batch_) {
     if (layer == 0) {
       close_segment("backward");
@@ -90,9 +93,13 @@ void StepDriver::after_backward(int layer) {
 
 StepReport StepDriver::commit() {
   need_all();
-  clear_unused();
-  std::fill(pending_.begin(), pending_.end(), 0);
-  launch_ready();
+  if (sparse_) {
+    sync_.sparse_gradient_ready(model_.sparse_gradient());
+  } else {
+    clear_unused();
+    std::fill(pending_.begin(), pending_.end(), 0);
+    launch_ready();
+  }
   pace_.finish();
   close_segment("backward");
   const std::int64_t begin = now_ns();

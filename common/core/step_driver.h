@@ -46,6 +46,8 @@ class StepDriver final : public LayerHooks {
 
   /// The arena that the backend reads gradients from.
   void set_gradients(std::span<float> gradients) noexcept { gradients_ = gradients; }
+  /// Whether steps hand over the model's sparse_gradient() instead; without micro-batches.
+  void set_sparse(bool sparse) noexcept { sparse_ = sparse; }
 
   /// `gradient_scale`: factor of every gradient before its bucket is launched; 1 over the loss
   /// scale.
@@ -82,6 +84,7 @@ class StepDriver final : public LayerHooks {
 
   const Model& model_;
   StepDriverOptions options_;
+  bool sparse_ = false;
   const BucketPlan& plan_;
   LayerBuckets buckets_;
   DevicePace pace_;

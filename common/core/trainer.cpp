@@ -116,6 +116,9 @@ class Run {
     optimizer.skip_nonfinite = scaler_.enabled();
     view = parts_.synchronizer.bind(plan_, device_, optimizer, init);
     driver_.set_gradients(view.gradients);
+    sparse_ = parts_.model.sparse() && parts_.synchronizer.takes_sparse_gradients() &&
+              parts_.config.train.accumulate == 1 && !scaler_.enabled();
+    driver_.set_sparse(sparse_);
   }
 
   /// Builds primitives and touches memory outside the timed part; no step is taken.
@@ -174,7 +177,7 @@ class Run {
       }
     }
     driver_.begin_micro_batch(true, count == 1 ? std::span<float>() : accumulated_);
-    add(total, train_batch(indices, view.weights, view.gradients));
+    add(total, train_batch(indices, view.weights, sparse_ ? std::span<float>() : view.gradients));
     return total;
   }
 
@@ -327,6 +330,7 @@ class Run {
   LossScaler scaler_;
   BatchMemory train_memory_;
   BatchMemory test_memory_;
+  bool sparse_ = false;             // gradients go over by their terms
   std::int64_t epoch_ = 0;          // of the step
   std::vector<float> accumulated_;  // of the step's earlier micro-batches
   TransferSpans transfers_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Labelled images in memory.
+// Labelled samples in memory: images, or sparse rows.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,9 @@ class Dataset {
   [[nodiscard]] virtual std::int64_t size() const noexcept = 0;
   [[nodiscard]] virtual SampleShape shape() const noexcept = 0;
   [[nodiscard]] virtual int classes() const noexcept = 0;
+  /// The samples' features where they are sparse (then shape() is their number, and gather fills
+  /// `labels` alone and takes empty `inputs`); null: images.
+  [[nodiscard]] virtual const SparseMatrix* sparse() const noexcept { return nullptr; }
   /// Writes samples `indices` to `inputs` ([n, h, w, c], normalised) and `labels` ([n]).
   virtual void gather(std::span<const std::uint32_t> indices, std::span<float> inputs,
                       std::span<std::int32_t> labels) const = 0;

@@ -37,6 +37,8 @@
 
 namespace paceline {
 
+struct SparseGradient;
+
 enum class Consistency : std::uint8_t { synchronous, bounded_stale, asynchronous };
 enum class UpdatePlace : std::uint8_t { worker, server, shared_memory };
 
@@ -139,6 +141,13 @@ class Synchronizer {
 
   /// Hands over bucket b's gradient once `done` is reached. Never blocks on a peer.
   virtual void gradient_ready(BucketId b, const Event& done) = 0;
+
+  /// Whether sparse_gradient_ready may come instead of gradient_ready. Valid after bind().
+  [[nodiscard]] virtual bool takes_sparse_gradients() const noexcept { return false; }
+
+  /// Hands over the whole gradient of a step, whose arena then holds nothing of meaning. Only where
+  /// takes_sparse_gradients(); borrowed during the call.
+  virtual void sparse_gradient_ready(const SparseGradient& /*gradient*/) {}
 
   /// Closes the step: backward is over.
   virtual StepReport commit() = 0;

@@ -3,8 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "common/base/error.h"
+#include "common/core/batch_memory.h"
 #include "common/data/sampler.h"
+#include "common/data/sparse_dataset.h"
 #include "tests/support/thread_job.h"
 
 namespace paceline {
@@ -79,6 +83,68 @@ TEST_F(Hogwild, WorkersLearnTogetherAndEveryUpdateIsCounted) {
   EXPECT_EQ(result.outcome.staleness.updates, 200);
   EXPECT_LT(result.outcome.staleness.max, 200);
   EXPECT_GT(result.outcome.evaluations.back().accuracy, 0.5);
+}
+
+class SparseHogwild : public ::testing::Test {
+ protected:
+  [[nodiscard]] static Config config(int world) {
+    Config config;
+    config.sync = "hogwild";
+    config.model = "logistic";
+    config.world = world;
+    config.train.batch = 8;
+    config.train.samples = 8000;
+    config.optimizer.lr = 2.0;
+    config.optimizer.momentum = 0.0;
+    return config;
+  }
+  std::unique_ptr<Dataset> train_ = make_sparse(4000, {500, 10}, 3, Split::train);
+  std::unique_ptr<Dataset> test_ = make_sparse(500, {500, 10}, 3, Split::test);
+};
+
+/// Sparse updates one after the other, against SGD over the whole gradient arena.
+TEST_F(SparseHogwild, OneWorkerIsPlainSgd) {
+  const ThreadJobResult result = run_thread_job(config(1), hogwild_backend(), *train_, *test_);
+  const auto model = make_model("logistic", train_->shape(), 2);
+  std::vector<float> gradients(model->parameter_elements());
+  std::vector<float> weights(gradients.size());
+  Sampler sampler(train_->size(), 8000, 8, 1, 0, config(1).seed);
+  BatchMemory memory(*train_, 8);
+  for (std::int64_t t = 0; t < sampler.steps(); ++t) {
+    const SampleSlice slice = sampler.at(t);
+    static_cast<void>(
+        model->train_batch(memory.gather(slice.indices), weights, gradients, nullptr));
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      weights[i] -= 2.0F * gradients[i] / 8.0F;
+    }
+  }
+  ASSERT_EQ(result.weights[0].size(), weights.size());
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    ASSERT_NEAR(result.weights[0][i], weights[i], 1e-4) << i;
+  }
+  EXPECT_EQ(result.outcome.staleness.updates, 1000);
+}
+
+TEST_F(SparseHogwild, WorkersReachTheLossOfOne) {
+  const double one =
+      run_thread_job(config(1), hogwild_backend(), *train_, *test_).outcome.evaluations.back().loss;
+  const ThreadJobResult four = run_thread_job(config(4), hogwild_backend(), *train_, *test_);
+  EXPECT_LT(one, 0.5);  // ln 2 at the start
+  EXPECT_NEAR(four.outcome.evaluations.back().loss, one, 0.1 * one);
+  EXPECT_EQ(four.outcome.staleness.updates, 1000);
+}
+
+TEST_F(SparseHogwild, DenseRulesAreRefusedByName) {
+  for (const auto& change :
+       std::vector<std::function<void(Config&)>>{[](Config& c) { c.optimizer.momentum = 0.9; },
+                                                 [](Config& c) { c.optimizer.weight_decay = 0.1; },
+                                                 [](Config& c) { c.optimizer.name = "adam"; },
+                                                 [](Config& c) { c.train.accumulate = 2; }}) {
+    Config changed = config(2);
+    EXPECT_NO_THROW(hogwild_backend().validate(changed));
+    change(changed);
+    EXPECT_THROW(hogwild_backend().validate(changed), ConfigError);
+  }
 }
 
 TEST(HogwildOptions, ExactSumsAndOtherTransportsAreRefusedByName) {

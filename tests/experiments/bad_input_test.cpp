@@ -230,6 +230,24 @@ TEST_F(BadDataset, TheWholeFilesAreFine) {
   EXPECT_EQ(finished_runs(), 1);
 }
 
+TEST_F(BadDataset, SparseRows) {
+  const auto libsvm = [&](const std::string& text) {
+    write("rows.svm", Bytes(text.begin(), text.end()));
+    return train({"model=logistic", "data.name=libsvm",
+                  "data.path=" + (data() / "rows.svm").string(), "optimizer.momentum=0"});
+  };
+  expect_refused(libsvm("1 1:1\n-1 0:1\n"), {"rows.svm:2:", "\"0:1\"", "from 1 to"});
+  expect_refused(libsvm("1 4:1 3:1\n"), {"rows.svm:1:", "\"3:1\"", "ascend, and 4 came before"});
+  expect_refused(libsvm(""), {"rows.svm: holds no rows"});
+  expect_train_refused({"model=logistic"}, {"model = logistic", "data.name = libsvm or sparse"});
+  expect_train_refused({"model=mlp", "data.name=sparse"}, {"model = mlp", "model = logistic"});
+  expect_train_refused({"model=logistic", "data.name=libsvm"}, {"needs data.path"});
+  expect_train_refused({"--sync=hogwild", "model=logistic", "data.name=sparse"},
+                       {"optimizer.momentum", "sparse updates"});
+  expect_train_refused({"model=logistic", "data.name=sparse", "data.features=3", "data.nonzeros=4"},
+                       {"data.nonzeros = 4", "data.features = 3"});
+}
+
 TEST_F(BadDataset, MissingFolderAndFile) {
   expect_train_refused({"data.name=fashion-mnist", "data.path=/no/such/folder"},
                        {"/no/such/folder/train-images-idx3-ubyte.gz", "no such file"});

@@ -12,6 +12,7 @@
 #include "common/core/communicator_reducer.h"
 #include "common/core/trainer.h"
 #include "common/data/sparse_dataset.h"
+#include "common/data/text_dataset.h"
 #include "common/observe/files.h"
 #include "common/observe/memory.h"
 #include "common/observe/recorder.h"
@@ -166,6 +167,10 @@ Datasets load_datasets(const Config& config) {
     const SparseShape shape{data.features, data.nonzeros};
     return {make_sparse(size(data.train_limit, kSparseTrain), shape, config.seed, Split::train),
             make_sparse(size(data.test_limit, kSparseTest), shape, config.seed, Split::test)};
+  }
+  if (data.name == "text") {
+    return {load_text(data.path, data.context, Split::train, data.train_limit),
+            load_text(data.path, data.context, Split::test, data.test_limit)};
   }
   if (data.name == "libsvm") {
     SplitDatasets sets = load_libsvm(data.path, data.train_limit, data.test_limit);

@@ -12,18 +12,26 @@
 namespace paceline {
 
 struct DataConfig {
-  std::string name = "fashion-mnist";  ///< fashion-mnist | cifar10 | synthetic | libsvm | sparse
-  std::string path =
-      "/usr/share/datasets/fashion-mnist";  ///< folder of idx.gz or .bin files, or libsvm's file
-  std::string shape = "28x28x1";            ///< synthetic: HEIGHTxWIDTHxCHANNELS
-  int classes = 10;                         ///< synthetic
-  std::int64_t features = 50000;            ///< sparse: width of a row
-  std::int64_t nonzeros = 50;               ///< sparse: at most so many features in a row
-  std::string augment = "none";             ///< none | standard: shift and mirror training images
-  std::int64_t train_limit = 0;             ///< use only the first n images; 0: all
-  std::int64_t test_limit = 0;              ///< likewise for the test set
+  std::string name =
+      "fashion-mnist";  ///< fashion-mnist | cifar10 | synthetic | libsvm | sparse | text
+  std::string path = "/usr/share/datasets/fashion-mnist";  ///< folder of idx.gz or .bin files;
+                                                           ///< libsvm's or text's file
+  std::string shape = "28x28x1";                           ///< synthetic: HEIGHTxWIDTHxCHANNELS
+  int classes = 10;                                        ///< synthetic
+  std::int64_t features = 50000;                           ///< sparse: width of a row
+  std::int64_t nonzeros = 50;    ///< sparse: at most so many features in a row
+  std::int64_t context = 128;    ///< text: bytes of a sample
+  std::string augment = "none";  ///< none | standard: shift and mirror training images
+  std::int64_t train_limit = 0;  ///< use only the first n images; 0: all
+  std::int64_t test_limit = 0;   ///< likewise for the test set
   std::string
       shares;  ///< "2,1,1": sizes of the ranks' own parts of the data; empty: one order for all
+};
+
+struct GptConfig {
+  std::int64_t layers = 4;
+  std::int64_t heads = 4;    ///< divide width
+  std::int64_t width = 128;  ///< channels of a position
 };
 
 struct TrainConfig {
@@ -184,6 +192,7 @@ struct Config {
   int world = 1;
   std::uint64_t seed = 1;
   DataConfig data;
+  GptConfig gpt;
   TrainConfig train;
   OptimizerConfig optimizer;
   LearningRateConfig lr;

@@ -60,10 +60,10 @@ void add_general_keys(std::vector<Key>& keys) {
                       "the backend that synchronises gradients; in a file also sync.backend"));
   keys.push_back(choice(
       "model", top<&Config::model>,
-      {"softmax", "mlp", "cnn", "resmlp", "resnet20", "resnet50", "logistic"},
+      {"softmax", "mlp", "cnn", "resmlp", "resnet20", "resnet50", "logistic", "gpt"},
       "softmax regression, MLP 784-512-512-10, a CNN with two convolutions, an MLP with "
-      "residual blocks that a step may leave out, ResNet-20 for 32x32 images, ResNet-50 v1.5, or "
-      "logistic regression on sparse rows"));
+      "residual blocks that a step may leave out, ResNet-20 for 32x32 images, ResNet-50 v1.5, "
+      "logistic regression on sparse rows, or a GPT on text"));
   keys.push_back(choice("device", top<&Config::device>, {"cpu", "cuda"},
                         "where layers compute; cuda is refused for now, and says why"));
   keys.push_back(integer("world", top<&Config::world>, 1, 1024, "workers"));
@@ -80,13 +80,14 @@ void add_general_keys(std::vector<Key>& keys) {
   keys.push_back(choice("sync.wire", in<&Config::sync_options, &SyncConfig::wire>,
                         {"fp32", "bf16", "fp16"}, "element type of gradients as they travel"));
   keys.push_back(choice("data.name", in<&Config::data, &DataConfig::name>,
-                        {"fashion-mnist", "cifar10", "synthetic", "libsvm", "sparse"},
-                        "data set; synthetic: made-up images, sparse: made-up sparse rows"));
+                        {"fashion-mnist", "cifar10", "synthetic", "libsvm", "sparse", "text"},
+                        "data set; synthetic: made-up images, sparse: made-up sparse rows, "
+                        "text: the bytes of any file"));
   keys.push_back(
       text("data.path", in<&Config::data, &DataConfig::path>,
            "folder of fashion-mnist's idx.gz files or of cifar10's .bin files; or the training "
            "set in libsvm's format, whose test set is the same name with .t (without "
-           "one, every tenth row)"));
+           "one, every tenth row), or any file, whose last tenth is the test set"));
   keys.push_back(
       text("data.shape", in<&Config::data, &DataConfig::shape>,
            "data.name=synthetic: height, width and channels of an image, as in 224x224x3"));
@@ -96,6 +97,9 @@ void add_general_keys(std::vector<Key>& keys) {
                          "data.name=sparse: number of features"));
   keys.push_back(integer("data.nonzeros", in<&Config::data, &DataConfig::nonzeros>, 1, 1 << 20,
                          "data.name=sparse: features that a row draws"));
+  keys.push_back(
+      integer("data.context", in<&Config::data, &DataConfig::context>, 1, 1 << 16,
+              "data.name=text: bytes of a sample, at each of which the next is predicted"));
   keys.push_back(choice("data.augment", in<&Config::data, &DataConfig::augment>,
                         {"none", "standard"},
                         "standard: shift training images by up to 4 pixels and mirror half of "
@@ -107,6 +111,15 @@ void add_general_keys(std::vector<Key>& keys) {
   keys.push_back(text("data.shares", in<&Config::data, &DataConfig::shares>,
                       "sizes of the ranks' own parts of the data, as in 2,1,1; those that run out "
                       "go on with zero samples; empty: equal batches of one common order"));
+}
+
+void add_model_keys(std::vector<Key>& keys) {
+  keys.push_back(integer("gpt.layers", in<&Config::gpt, &GptConfig::layers>, 1, 1000,
+                         "model=gpt: transformer blocks"));
+  keys.push_back(integer("gpt.heads", in<&Config::gpt, &GptConfig::heads>, 1, 1 << 12,
+                         "model=gpt: attention heads, which divide gpt.width"));
+  keys.push_back(integer("gpt.width", in<&Config::gpt, &GptConfig::width>, 1, 1 << 16,
+                         "model=gpt: channels of a position"));
 }
 
 void add_training_keys(std::vector<Key>& keys) {
@@ -317,6 +330,7 @@ void add_emulation_keys(std::vector<Key>& keys) {
 std::vector<Key> make_keys() {
   std::vector<Key> keys;
   add_general_keys(keys);
+  add_model_keys(keys);
   add_training_keys(keys);
   add_technique_keys(keys);
   add_communication_keys(keys);

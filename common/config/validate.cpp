@@ -95,46 +95,58 @@ void check_places(const Config& config) {
   }
 }
 
-bool is_sparse(const DataConfig& data) {
-  return data.name == "libsvm" || data.name == "sparse";
+/// What the samples of a data set are, and what a model takes.
+std::string_view samples_of(const DataConfig& data) {
+  if (data.name == "libsvm" || data.name == "sparse") return "sparse rows";
+  return data.name == "text" ? "text" : "images";
+}
+std::string_view samples_for(const std::string& model) {
+  return model == "logistic" ? "sparse rows" : model == "gpt" ? "text" : "images";
 }
 
-void check_data(const Config& config) {
-  const DataConfig& data = config.data;
-  const DataConfig made_up;
-  if (data.path.empty() && data.name != "synthetic" && data.name != "sparse") {
-    throw ConfigError(fmt::format("data.path = \"\" must be the folder of {}'s files", data.name));
+/// Keys that describe made-up data, or how a file is cut, and so belong to one data.name.
+void check_data_keys(const DataConfig& data) {
+  const DataConfig standard;
+  const auto refuse = [&](const std::string& keys, std::string_view name) {
+    throw ConfigError(fmt::format("{} need data.name = {}: {} has its own", keys, name, data.name));
+  };
+  if (data.name != "synthetic" &&
+      (data.shape != standard.shape || data.classes != standard.classes)) {
+    refuse(fmt::format("data.shape = {} and data.classes = {}",
+                       toml_quoted(data.shape.substr(0, 80)), data.classes),
+           "synthetic");
   }
-  if (data.name == "libsvm" && data.path == made_up.path) {
-    throw ConfigError("data.name = libsvm needs data.path, the file of the training set");
+  if (data.name != "sparse" &&
+      (data.features != standard.features || data.nonzeros != standard.nonzeros)) {
+    refuse(fmt::format("data.features = {} and data.nonzeros = {}", data.features, data.nonzeros),
+           "sparse");
   }
-  if (is_sparse(data) != (config.model == "logistic")) {
-    throw ConfigError(fmt::format("model = {} with data.name = {}: {}", config.model, data.name,
-                                  is_sparse(data)
-                                      ? "sparse rows need model = logistic"
-                                      : "model = logistic needs data.name = libsvm or sparse"));
-  }
-  if (is_sparse(data) && data.augment != "none") {
-    throw ConfigError(
-        fmt::format("data.augment = {} needs images, not data.name = {}", data.augment, data.name));
+  if (data.name != "text" && data.context != standard.context) {
+    throw ConfigError(fmt::format("data.context = {} needs data.name = text", data.context));
   }
   if (data.nonzeros > data.features) {
     throw ConfigError(fmt::format("data.nonzeros = {} must be at most data.features = {}",
                                   data.nonzeros, data.features));
   }
-  if (data.name != "sparse" &&
-      (data.features != made_up.features || data.nonzeros != made_up.nonzeros)) {
+}
+
+void check_data(const Config& config) {
+  const DataConfig& data = config.data;
+  if (data.path.empty() && data.name != "synthetic" && data.name != "sparse") {
+    throw ConfigError(fmt::format("data.path = \"\" must be the folder of {}'s files", data.name));
+  }
+  if ((data.name == "libsvm" || data.name == "text") && data.path == DataConfig().path) {
+    throw ConfigError(fmt::format("data.name = {} needs data.path, the file to read", data.name));
+  }
+  if (samples_of(data) != samples_for(config.model)) {
+    throw ConfigError(fmt::format("model = {} takes {}, and data.name = {} has {}", config.model,
+                                  samples_for(config.model), data.name, samples_of(data)));
+  }
+  if (data.augment != "none" && samples_of(data) != "images") {
     throw ConfigError(
-        fmt::format("data.features = {} and data.nonzeros = {} need data.name = sparse: {} has "
-                    "its own",
-                    data.features, data.nonzeros, data.name));
+        fmt::format("data.augment = {} needs images, not data.name = {}", data.augment, data.name));
   }
-  if (data.name != "synthetic" &&
-      (data.shape != made_up.shape || data.classes != made_up.classes)) {
-    throw ConfigError(fmt::format(
-        "data.shape = {} and data.classes = {} need data.name = synthetic: {} has its own",
-        toml_quoted(data.shape.substr(0, 80)), data.classes, data.name));
-  }
+  check_data_keys(data);
 }
 
 }  // namespace

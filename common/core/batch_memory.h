@@ -19,7 +19,8 @@ class BatchMemory {
         width_(dataset.sparse() != nullptr ? 0
                                            : static_cast<std::size_t>(dataset.shape().elements())),
         inputs_(static_cast<std::size_t>(capacity) * width_),
-        labels_(static_cast<std::size_t>(capacity)) {}
+        labels_each_(static_cast<std::size_t>(dataset.labels_per_sample())),
+        labels_(static_cast<std::size_t>(capacity) * labels_each_) {}
 
   /// A sparse data set's batch refers to `indices`.
   Batch gather(std::span<const std::uint32_t> indices) {
@@ -41,16 +42,17 @@ class BatchMemory {
     std::span<std::int32_t> labels;
   };
   Places places(std::size_t n) {
-    return {std::span(inputs_).first(n * width_), std::span(labels_).first(n)};
+    return {std::span(inputs_).first(n * width_), std::span(labels_).first(n * labels_each_)};
   }
   [[nodiscard]] Batch batch(const Places& places, std::span<const std::uint32_t> indices) const {
-    const auto samples = static_cast<std::int64_t>(places.labels.size());
+    const auto samples = static_cast<std::int64_t>(indices.size());
     return {places.inputs, places.labels, samples, 1.0F, {dataset_.sparse(), indices}};
   }
 
   const Dataset& dataset_;
   std::size_t width_;  // floats of a sample
   std::vector<float> inputs_;
+  std::size_t labels_each_;
   std::vector<std::int32_t> labels_;
 };
 

@@ -8,6 +8,7 @@
 #include "common/base/error.h"
 #include "common/core/cpu/model_parts.h"
 #include "common/core/cpu/residual.h"
+#include "common/core/gpt.h"
 #include "common/core/logistic.h"
 #include "common/core/resnet.h"
 #include "common/core/sequential.h"
@@ -77,8 +78,8 @@ class Chain {
 }  // namespace
 
 const std::vector<std::string>& model_names() {
-  static const std::vector<std::string> names{"softmax",  "mlp",      "cnn",     "resmlp",
-                                              "resnet20", "resnet50", "logistic"};
+  static const std::vector<std::string> names{"softmax",  "mlp",      "cnn",      "resmlp",
+                                              "resnet20", "resnet50", "logistic", "gpt"};
   return names;
 }
 
@@ -133,6 +134,9 @@ std::unique_ptr<Model> make_model(std::string_view name, SampleShape input, int 
   check_abilities(name, own);
   if (name == "logistic") {
     return make_logistic(input.elements(), classes, own);
+  }
+  if (name == "gpt") {
+    return make_gpt(input.elements(), classes, own);
   }
   if (is_resnet(name)) {
     return make_resnet(name, resnet_plan(name), input, classes, own);

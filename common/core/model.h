@@ -37,15 +37,16 @@ struct Parameter {
 /// A batch in host memory, borrowed during forward and backward.
 struct Batch {
   std::span<const float> inputs;         ///< [samples, height, width, channels]
-  std::span<const std::int32_t> labels;  ///< [samples], 0 <= label < classes
+  std::span<const std::int32_t> labels;  ///< [samples, positions], 0 <= label < classes
   std::int64_t samples = 0;              ///< 0 is allowed: gradients become zero
   float loss_scale = 1.0F;               ///< factor of all gradients; the result's loss is unscaled
   SparseBatch sparse{};                  ///< instead of `inputs`, for a sparse() model
 };
 
+/// Of a sample with several positions both are the mean over them.
 struct BatchResult {
-  double loss_sum = 0.0;     ///< cross-entropy summed over the batch's samples
-  std::int64_t correct = 0;  ///< samples whose largest logit is the label
+  double loss_sum = 0.0;  ///< cross-entropy summed over the batch's samples
+  double correct = 0.0;   ///< samples whose largest logit is the label
 };
 
 /// Told by Model around each layer, forward index 0..layers-1, so that a trainer can wait for
@@ -74,6 +75,8 @@ class Model {
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
   [[nodiscard]] virtual SampleShape input_shape() const noexcept = 0;
   [[nodiscard]] virtual int classes() const noexcept = 0;
+  /// Labels of a sample: places at which the model predicts.
+  [[nodiscard]] virtual std::int64_t positions() const noexcept { return 1; }
   [[nodiscard]] virtual int layers() const noexcept = 0;
   [[nodiscard]] virtual std::string_view layer_name(int layer) const = 0;
   /// Multiply-adds ×2 of one sample's forward; backward is taken as twice that.
@@ -120,7 +123,7 @@ class Model {
   [[nodiscard]] virtual std::size_t activation_bytes() const noexcept = 0;
 };
 
-/// Names that make_model takes: softmax, mlp, cnn, resmlp, resnet20, resnet50, logistic.
+/// Names that make_model takes: softmax, mlp, cnn, resmlp, resnet20, resnet50, logistic, gpt.
 [[nodiscard]] const std::vector<std::string>& model_names();
 
 /// The CPU model (oneDNN; logistic: plain loops over sparse rows). Throws ConfigError for an

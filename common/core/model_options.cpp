@@ -33,6 +33,7 @@ ModelOptions model_options(const Config& config, int rank, StatisticsReducer* re
   options.threads = config.compute.threads;
   options.norm = config.norm;
   options.precision = parse_precision(config.precision.compute);
+  options.gpt = config.gpt;
   options.drop_path = config.train.drop_path;
   options.seed = config.seed;
   options.rank = rank;
@@ -43,10 +44,10 @@ ModelOptions model_options(const Config& config, int rank, StatisticsReducer* re
 void check_model_options(const Config& config) {
   check_precision(config.precision);
   // The layers themselves know what they refuse; this builds no primitives and no arenas.
-  constexpr SampleShape kAnyImage{28, 28, 1};
-  const int classes = config.model == "logistic" ? 2 : 10;
-  static_cast<void>(
-      make_model(config.model, kAnyImage, classes, model_options(config, 0, nullptr)));
+  const SampleShape any =
+      config.model == "gpt" ? SampleShape{config.data.context, 1, 1} : SampleShape{28, 28, 1};
+  const int classes = config.model == "gpt" ? 256 : config.model == "logistic" ? 2 : 10;
+  static_cast<void>(make_model(config.model, any, classes, model_options(config, 0, nullptr)));
 }
 
 }  // namespace paceline

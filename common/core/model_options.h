@@ -15,6 +15,7 @@ struct ModelOptions {
   int threads = 1;  ///< OpenMP threads of the calling worker's primitives
   NormConfig norm{};
   Precision precision = Precision::fp32;
+  GptConfig gpt{};
   double drop_path = 0.0;  ///< resmlp: chance that a block is left out of a step
   std::uint64_t seed = 1;  ///< with rank: decides which blocks
   int rank = 0;

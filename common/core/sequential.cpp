@@ -113,8 +113,8 @@ void Sequential::reserve(std::int64_t samples) {
   capacity_ = 0;
   activations_ = Buffer(n * output_elements_ * sizeof(float));
   gradients_ = Buffer(2 * n * widest_ * sizeof(float));
-  losses_.resize(n);
-  correct_.resize(n);
+  losses_.resize(n * static_cast<std::size_t>(positions()));
+  correct_.resize(losses_.size());
   capacity_ = samples;
 }
 
@@ -126,7 +126,7 @@ float* Sequential::output(std::size_t layer) const noexcept {
 void Sequential::check(const Batch& batch, std::size_t weights) const {
   const auto n = static_cast<std::size_t>(batch.samples);
   if (batch.samples < 0 || batch.inputs.size() != n * elements_of(input_shape()) ||
-      batch.labels.size() != n) {
+      batch.labels.size() != n * static_cast<std::size_t>(positions())) {
     throw Error(fmt::format("model {}: a batch of {} samples with {} inputs and {} labels", name_,
                             batch.samples, batch.inputs.size(), batch.labels.size()));
   }
@@ -202,10 +202,11 @@ void Sequential::forward(const Batch& batch, const float* weights, bool training
 }
 
 void Sequential::finish_logit_gradient(const Batch& batch) {
-  const std::int64_t n = batch.samples * classes();
+  const std::int64_t n = batch.samples * positions() * classes();
+  const float factor = batch.loss_scale / static_cast<float>(positions());
   float* gradient = gradients_.as<float>().data();
-  if (batch.loss_scale != 1.0F) {
-    kernels::for_each(n, kernels::Multiply{gradient, batch.loss_scale});
+  if (factor != 1.0F) {
+    kernels::for_each(n, kernels::Multiply{gradient, factor});
   }
   round_values(options_.precision, {gradient, static_cast<std::size_t>(n)});
 }
@@ -215,15 +216,17 @@ BatchResult Sequential::loss(const Batch& batch, bool with_gradient) {
   const kernels::SoftmaxCrossEntropy row{
       logits,         batch.labels.data(), with_gradient ? gradients_.as<float>().data() : nullptr,
       losses_.data(), correct_.data(),     classes()};
-  kernels::for_rows(batch.samples, row);
+  kernels::for_rows(batch.samples * positions(), row);
   if (with_gradient) {
     finish_logit_gradient(batch);
   }
   BatchResult result;
-  for (std::size_t i = 0; i < static_cast<std::size_t>(batch.samples); ++i) {
+  for (std::size_t i = 0; i < batch.labels.size(); ++i) {
     result.loss_sum += static_cast<double>(losses_[i]);
     result.correct += correct_[i];
   }
+  result.loss_sum /= static_cast<double>(positions());
+  result.correct /= static_cast<double>(positions());
   return result;
 }
 
@@ -281,8 +284,9 @@ BatchResult Sequential::evaluate_batch(const Batch& batch, std::span<const float
     const std::int64_t samples = std::min(kEvaluationSamples, batch.samples - done);
     const auto n = static_cast<std::size_t>(samples);
     const auto first = static_cast<std::size_t>(done);
-    const Batch part{batch.inputs.subspan(first * width, n * width), batch.labels.subspan(first, n),
-                     samples};
+    const auto labels = static_cast<std::size_t>(positions());
+    const Batch part{batch.inputs.subspan(first * width, n * width),
+                     batch.labels.subspan(first * labels, n * labels), samples};
     forward(part, weights.data(), false, nullptr);
     const BatchResult result = loss(part, false);
     total.loss_sum += result.loss_sum;

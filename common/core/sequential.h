@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Model that is a chain of layers ending in softmax cross-entropy.
+// A Model that is a chain of layers ending in softmax cross-entropy at each position of its output.
 #pragma once
 
 #include <memory>
@@ -32,7 +32,8 @@ class SharedScratch {
 /// layer's Rounding says; products add in fp32, softmax and loss are fp32.
 class Sequential final : public Model {
  public:
-  /// The last layer's output are the logits. `scratch` may be null.
+  /// The last layer's output are the logits, [height·width positions, channels classes]. `scratch`
+  /// may be null.
   Sequential(std::string name, std::vector<std::unique_ptr<Layer>> layers,
              std::shared_ptr<SharedScratch> scratch, const ModelOptions& options);
 
@@ -41,7 +42,10 @@ class Sequential final : public Model {
     return layers_.front()->input_shape();
   }
   [[nodiscard]] int classes() const noexcept override {
-    return static_cast<int>(layers_.back()->output_shape().elements());
+    return static_cast<int>(layers_.back()->output_shape().channels);
+  }
+  [[nodiscard]] std::int64_t positions() const noexcept override {
+    return layers_.back()->output_shape().elements() / classes();
   }
   [[nodiscard]] int layers() const noexcept override { return static_cast<int>(layers_.size()); }
   [[nodiscard]] std::string_view layer_name(int layer) const override {

@@ -257,7 +257,7 @@ class Run {
           parts_.model.evaluate_batch(test_memory_.gather(indices), view.weights);
       add(mine, part);
     }
-    const double values[] = {static_cast<double>(mine.correct), mine.loss_sum};
+    const double values[] = {mine.correct, mine.loss_sum};
     const std::vector<double> total = parts_.workers.sum(values);
     const double train_s[] = {seconds(train_ns_)};
     Evaluation evaluation{trained, parts_.workers.max(train_s)[0], total[0] / test_size,

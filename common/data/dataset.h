@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Labelled samples in memory: images, or sparse rows.
+// Labelled samples in memory: images, sparse rows, or windows of a text.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +24,13 @@ class Dataset {
   [[nodiscard]] virtual std::int64_t size() const noexcept = 0;
   [[nodiscard]] virtual SampleShape shape() const noexcept = 0;
   [[nodiscard]] virtual int classes() const noexcept = 0;
+  /// Over 1 where each position of a sample has a label of its own (text).
+  [[nodiscard]] virtual std::int64_t labels_per_sample() const noexcept { return 1; }
   /// The samples' features where they are sparse (then shape() is their number, and gather fills
   /// `labels` alone and takes empty `inputs`); null: images.
   [[nodiscard]] virtual const SparseMatrix* sparse() const noexcept { return nullptr; }
-  /// Writes samples `indices` to `inputs` ([n, h, w, c], normalised) and `labels` ([n]).
+  /// Writes samples `indices` to `inputs` ([n, h, w, c], normalised) and `labels` ([n,
+  /// labels_per_sample()]).
   virtual void gather(std::span<const std::uint32_t> indices, std::span<float> inputs,
                       std::span<std::int32_t> labels) const = 0;
   /// The same for training in pass `epoch` over the set: augmented where the set was made so. A

@@ -28,7 +28,12 @@ import torch.distributed as dist  # noqa: E402
 import torch.multiprocessing as mp  # noqa: E402
 from torch import nn  # noqa: E402
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tests/core"))
+from make_golden import Gpt  # noqa: E402
+
 FASHION_MNIST = "/usr/share/datasets/fashion-mnist"
+TEXT = "/usr/share/common-licenses/GPL-3"
+CONTEXT = 128
 
 
 def blas():
@@ -61,7 +66,20 @@ def made_up(split):
             torch.randint(0, 10, (count,), generator=generator))
 
 
+def windows(split):
+    """Bytes and the byte after each; nine tenths of the text train."""
+    with open(TEXT, "rb") as file:
+        text = torch.frombuffer(bytearray(file.read()), dtype=torch.uint8).to(torch.int64)
+    cut = len(text) - len(text) // 10
+    text = text[:cut] if split == "train" else text[cut:]
+    count = (len(text) - 1) // CONTEXT
+    return (text[:count * CONTEXT].reshape(count, CONTEXT),
+            text[1:count * CONTEXT + 1].reshape(count, CONTEXT))
+
+
 def load(args, split):
+    if args.model == "gpt":
+        return windows(split)
     if args.model == "resnet20":
         return made_up(split)
     folder = args.data
@@ -104,6 +122,11 @@ def resnet20():
 def make_model(name):
     if name == "resnet20":
         return resnet20()
+    if name == "gpt":
+        model = Gpt(CONTEXT, layers=4, heads=4, width=128)
+        for embedding in (model.token, model.position):
+            nn.init.normal_(embedding, std=0.02)
+        return model
     if name == "mlp":
         return nn.Sequential(nn.Flatten(), nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512),
                              nn.ReLU(), nn.Linear(512, 10))
@@ -144,7 +167,7 @@ def train(args, model, rank, world, barrier):
             begin = time.monotonic()
         chosen = next(source)
         optimizer.zero_grad(set_to_none=True)
-        loss = loss_of(model(inputs[chosen]), labels[chosen])
+        loss = loss_of(model(inputs[chosen]).flatten(0, -2), labels[chosen].flatten())
         loss.backward()
         optimizer.step()
     value = loss.item()
@@ -157,8 +180,8 @@ def accuracy(args, model):
     correct = 0
     with torch.no_grad():
         for i in range(0, len(labels), 500):
-            correct += int((model(inputs[i:i + 500]).argmax(1) == labels[i:i + 500]).sum())
-    return correct / len(labels)
+            correct += int((model(inputs[i:i + 500]).argmax(-1) == labels[i:i + 500]).sum())
+    return correct / labels.numel()
 
 
 def ddp_worker(rank, args, port, results):
@@ -208,7 +231,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mode", choices=["single", "ddp-gloo", "hogwild"], default="single")
-    parser.add_argument("--model", choices=["mlp", "cnn", "resnet20"], default="cnn")
+    parser.add_argument("--model", choices=["mlp", "cnn", "resnet20", "gpt"], default="cnn")
     parser.add_argument("--world", type=int, default=1, help="processes (ddp-gloo, hogwild)")
     parser.add_argument("--batch", type=int, default=64, help="samples per process and step")
     parser.add_argument("--steps", type=int, default=100, help="steps that are timed")

@@ -32,12 +32,14 @@ PAIRINGS = {
     "mlp-ring2": ("mlp", "ring", 2, "ddp-gloo", 2.0),
     "resnet20": ("resnet20", "single", 1, "single", 1.2),
     "resnet20-ring2": ("resnet20", "ring", 2, "ddp-gloo", 1.4),
+    "gpt": ("gpt", "single", 1, "single", 1.0),
     "cnn-hogwild2": ("cnn", "hogwild", 2, "hogwild", 1.2),
 }
 BATCH = 64
-STEPS = {"cnn": 120, "mlp": 900, "resnet20": 30}
+STEPS = {"cnn": 120, "mlp": 900, "resnet20": 30, "gpt": 10}
 DATA = {"resnet20": ["data.name=synthetic", "data.shape=32x32x3", "data.train_limit=4000",
-                     "data.test_limit=100"]}
+                     "data.test_limit=100"],
+        "gpt": ["data.name=text", "data.path=/usr/share/common-licenses/GPL-3"]}
 
 
 # OpenBLAS takes a processor that is newer than itself for one of 2004 (it says "Prescott"), which

@@ -209,6 +209,75 @@ def write_resnet(folder, name, model, size, samples, kept, seed=7):
             summary(file, ours, parameter.grad, kept)
 
 
+class GptBlock(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm1 = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.projection = nn.Linear(width, width)
+        self.norm2 = nn.LayerNorm(width)
+        self.expand = nn.Linear(width, 4 * width)
+        self.contract = nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        n, t, c = x.shape
+        q, k, v = (part.reshape(n, t, self.heads, c // self.heads).transpose(1, 2)
+                   for part in self.qkv(self.norm1(x)).split(c, 2))
+        scores = q @ k.transpose(2, 3) / math.sqrt(c // self.heads)
+        future = torch.ones(t, t, dtype=torch.bool).triu(1)
+        shares = scores.masked_fill(future, -math.inf).softmax(3)
+        x = x + self.projection((shares @ v).transpose(1, 2).reshape(n, t, c))
+        hidden = nn.functional.gelu(self.expand(self.norm2(x)), approximate="tanh")
+        return x + self.contract(hidden)
+
+
+class Gpt(nn.Module):
+    """Pre-norm blocks, learned positions, the head tied to the embedding."""
+
+    def __init__(self, context, layers, heads, width):
+        super().__init__()
+        self.token = nn.Parameter(torch.empty(256, width))
+        self.position = nn.Parameter(torch.empty(context, width))
+        self.blocks = nn.ModuleList([GptBlock(width, heads) for _ in range(layers)])
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, tokens):
+        x = self.token[tokens] + self.position
+        for block in self.blocks:
+            x = block(x)
+        return self.norm(x) @ self.token.T
+
+    def paceline_name(self, key):
+        """Of the parameter `key` in our model."""
+        if key in ("token", "position"):
+            return "embedding." + key
+        return key.replace("blocks.", "block")
+
+
+def write_gpt(folder, context=8, samples=3, seed=7):
+    """Loss and gradients of one batch; a sample's loss is the mean over its positions."""
+    model = Gpt(context, layers=2, heads=2, width=16).double()
+    named = {model.paceline_name(key): value for key, value in model.named_parameters()}
+    for key, parameter in named.items():
+        if "norm" in key:
+            continue  # starts with 1 and 0
+        fan_in = (833 if key.startswith("embedding")
+                  else named[key.replace(".bias", ".weight")][0].numel())
+        weights = uniform(stream_key(seed, key), parameter.numel(), 1.0 / math.sqrt(fan_in))
+        parameter.data = weights.to(torch.float32).to(torch.float64).reshape(parameter.shape)
+    tokens = labels(11, samples * context, 256).reshape(samples, context)
+    targets = labels(13, samples * context, 256)
+    logits = model(tokens).reshape(-1, 256)
+    loss = nn.functional.cross_entropy(logits, targets, reduction="sum") / context
+    loss.backward()
+    with open(os.path.join(folder, "gpt.txt"), "w", encoding="ascii") as file:
+        line(file, "loss", [loss])
+        line(file, "correct", [(logits.argmax(1) == targets).sum() / context])
+        for key, parameter in named.items():
+            summary(file, key, parameter.grad)
+
+
 def write_norms(folder):
     """Two training batches and an evaluation; activations are channels-last in the file."""
     cases = {
@@ -279,6 +348,7 @@ def main():
         write_model(folder, name)
     write_resnet(folder, "resnet20", ResNet(False, False, 16, [3, 3, 3], 10), 12, 6, 4)
     write_resnet(folder, "bottleneck", ResNet(True, True, 4, [1, 2, 1], 10), 40, 4, 6)
+    write_gpt(folder)
     write_norms(folder)
     write_optimizers(folder)
 

@@ -239,13 +239,30 @@ TEST_F(BadDataset, SparseRows) {
   expect_refused(libsvm("1 1:1\n-1 0:1\n"), {"rows.svm:2:", "\"0:1\"", "from 1 to"});
   expect_refused(libsvm("1 4:1 3:1\n"), {"rows.svm:1:", "\"3:1\"", "ascend, and 4 came before"});
   expect_refused(libsvm(""), {"rows.svm: holds no rows"});
-  expect_train_refused({"model=logistic"}, {"model = logistic", "data.name = libsvm or sparse"});
-  expect_train_refused({"model=mlp", "data.name=sparse"}, {"model = mlp", "model = logistic"});
+  expect_train_refused({"model=logistic"}, {"model = logistic takes sparse rows", "has images"});
+  expect_train_refused({"model=mlp", "data.name=sparse"},
+                       {"model = mlp takes images", "data.name = sparse has sparse rows"});
   expect_train_refused({"model=logistic", "data.name=libsvm"}, {"needs data.path"});
   expect_train_refused({"--sync=hogwild", "model=logistic", "data.name=sparse"},
                        {"optimizer.momentum", "sparse updates"});
   expect_train_refused({"model=logistic", "data.name=sparse", "data.features=3", "data.nonzeros=4"},
                        {"data.nonzeros = 4", "data.features = 3"});
+}
+
+TEST_F(BadDataset, Text) {
+  const auto text = [&](const std::string& bytes, const std::string& context) {
+    write("text", Bytes(bytes.begin(), bytes.end()));
+    return train({"model=gpt", "data.name=text", "data.path=" + (data() / "text").string(),
+                  "data.context=" + context});
+  };
+  expect_refused(text("", "4"), {"text: is empty"});
+  expect_refused(text(std::string(50, 'x'), "5"),
+                 {"data.context = 5", "the last tenth of", "has 5 bytes", "allowed 1 to 4"});
+  expect_train_refused({"model=gpt", "data.name=text"}, {"needs data.path"});
+  expect_train_refused({"model=gpt"}, {"model = gpt takes text", "has images"});
+  expect_train_refused({"model=gpt", "data.name=text", "data.path=/x", "gpt.heads=3"},
+                       {"gpt.heads = 3", "divide"});
+  expect_train_refused({"data.context=7"}, {"data.context = 7", "data.name = text"});
 }
 
 TEST_F(BadDataset, MissingFolderAndFile) {

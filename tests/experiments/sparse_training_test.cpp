@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sparse model under backends that exchange its gradient as any other.
+// Models on sparse rows and on text under backends that exchange their gradients as any other.
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "common/data/sparse_dataset.h"
+#include "common/data/text_dataset.h"
 #include "experiments/backends.h"
 #include "tests/support/thread_job.h"
 
@@ -46,6 +47,39 @@ TEST(SparseTraining, EverySynchronousWayIsOneProcessWithTheGlobalBatch) {
                         config.train.accumulate = 2;
                       }),
               "accumulation");
+}
+
+/// Tied weights: their bucket waits for both layers that use them.
+TEST(TextTraining, RingIsOneProcessWithTheGlobalBatchAndLearns) {
+  std::string phrase;
+  for (int i = 0; i < 80; ++i) phrase += "one model, many ways. ";
+  const std::vector<std::uint8_t> bytes(phrase.begin(), phrase.end());
+  const auto text = make_text_dataset(bytes, 16, "phrase");
+  const auto run = [&](const std::string& sync, int world, int steps) {
+    Config config;
+    config.sync = sync;
+    config.model = "gpt";
+    config.gpt = {2, 2, 32};
+    config.world = world;
+    config.train.batch = 8 / world;
+    config.train.samples = std::int64_t{8} * steps;
+    config.optimizer.lr = 0.2;
+    config.bucket.size = 32 << 10;
+    config.bucket.first_size = 4 << 10;
+    config.comm.timeout = std::chrono::seconds(20);
+    return testing::run_thread_job(config, find_backend(sync), *text, *text);
+  };
+  const std::vector<float> expected = run("single", 1, 8).weights[0];
+  const std::vector<float> ring = run("ring", 2, 8).weights[0];
+  ASSERT_EQ(ring.size(), expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_NEAR(ring[i], expected[i], 1e-5) << i;
+  }
+  const testing::ThreadJobResult single = run("single", 1, 50);
+  EXPECT_GT(single.losses.front(), 5.0);  // ln 256 = 5.5
+  EXPECT_LT(single.outcome.evaluations.back().loss, 2.0);
+  EXPECT_GT(single.outcome.evaluations.back().accuracy, 0.4);
+  EXPECT_LE(single.outcome.evaluations.back().accuracy, 1.0);
 }
 
 }  // namespace

@@ -75,7 +75,7 @@ TEST(TextTraining, RingIsOneProcessWithTheGlobalBatchAndLearns) {
   for (std::size_t i = 0; i < expected.size(); ++i) {
     ASSERT_NEAR(ring[i], expected[i], 1e-5) << i;
   }
-  const testing::ThreadJobResult single = run("single", 1, 50);
+  const testing::ThreadJobResult single = run("single", 1, 150);
   EXPECT_GT(single.losses.front(), 5.0);  // ln 256 = 5.5
   EXPECT_LT(single.outcome.evaluations.back().loss, 2.0);
   EXPECT_GT(single.outcome.evaluations.back().accuracy, 0.4);

@@ -172,6 +172,15 @@ std::string train_command(const TuneRequest& request, const TuneResult& result) 
   return line;
 }
 
+/// "3: overlap off, buckets 1048576 B, ring, fp32, accumulate 1".
+std::string candidate_label(int number, const Config& config) {
+  return fmt::format(
+      "{}: overlap {}, buckets {} B, {}, {}, accumulate {}", number,
+      config.sync_options.overlap ? "on" : "off", config.bucket.size,
+      config.sync == "ps" ? fmt::format("{} servers", config.ps.servers) : config.ring.algorithm,
+      config.sync_options.wire, config.train.accumulate);
+}
+
 int run_tune(const TuneFlags& flags) {
   const TuneRequest request = tune_request(flags);
   const std::string folder = flags.folder.empty()
@@ -189,7 +198,7 @@ int run_tune(const TuneFlags& flags) {
   const TuneRates reference = measure("one worker", lone_worker(request.config));
   int number = 0;
   const TuneTools tools{validate_run, [&](const Config& config) {
-                          return measure(fmt::format("candidate {}", ++number), config);
+                          return measure(candidate_label(++number, config), config);
                         }};
   const TuneResult result =
       tune_search(request.config, reference, tune_stages(request.config), tools);

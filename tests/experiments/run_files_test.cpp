@@ -60,5 +60,27 @@ TEST_F(RunFiles, NothingMoreThanIsAskedFor) {
             (std::set<std::string>{"config.toml", "environment.json", "summary.json", "DONE"}));
 }
 
+TEST_F(RunFiles, TunePrintsACommandThatRuns) {
+  std::vector<std::string> arguments = train({"--world=2", "--steps=8", "--rounds=1"});
+  arguments.front() = "tune";
+  Program tune(folder(), {arguments});
+  ASSERT_EQ(tune.wait(), 0) << tune.err();
+  EXPECT_TRUE(tune.nobody_left());
+  const auto json = nlohmann::json::parse(read_all(runs() / "tune" / "tune.json"));
+  EXPECT_EQ(json["steps"][0]["stage"].get<std::string>(), "naive baseline");
+  const std::string out = tune.out();
+  EXPECT_NE(out.find("hierarchical: refused: topology.ranks_per_node"), std::string::npos) << out;
+  const std::size_t start = out.rfind("paceline train ");
+  ASSERT_NE(start, std::string::npos) << out;
+  std::istringstream words(out.substr(start));
+  EXPECT_EQ(out.substr(start), json["command"].get<std::string>() + "\n");
+  std::vector<std::string> command;
+  for (std::string word; words >> word;) command.push_back(word);
+  command.front() = "--quiet";
+  std::swap(command[0], command[1]);
+  Program best(folder(), {command});
+  EXPECT_EQ(best.wait(), 0) << best.err();
+}
+
 }  // namespace
 }  // namespace paceline::test

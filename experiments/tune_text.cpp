@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "experiments/tune.h"
@@ -34,7 +35,7 @@ const char* tune_outcome_name(TuneOutcome outcome) {
 /// "####++": what was there before, and what the stage added.
 std::string tune_bar(double before, double after) {
   const auto length = [](double share) {
-    return static_cast<std::size_t>(std::clamp(share, 0.0, 1.2) * kTuneBar + 0.5);
+    return static_cast<std::size_t>(std::lround(std::clamp(share, 0.0, 1.2) * kTuneBar));
   };
   const std::size_t old = std::min(length(before), length(after));
   return std::string(old, '#') + std::string(length(after) - old, '+');

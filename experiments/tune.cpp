@@ -49,13 +49,15 @@ void set_flags(std::vector<std::string>& flags, const std::vector<std::string>& 
   }
 }
 
+/// With overlap, which one large bucket may have hidden the use of.
 TuneStage bucket_stage() {
   TuneStage stage{"bucket size", {}};
   for (const char* size : {"256KiB", "1MiB", "4MiB", "16MiB"}) {
     const char* first = std::string_view(size) == "256KiB" ? "256KiB" : "1MiB";
-    stage.candidates.push_back({{fmt::format("bucket.size={}", size),
-                                 fmt::format("bucket.first_size={}", first), "bucket.cut=true"},
-                                ""});
+    stage.candidates.push_back(
+        {{fmt::format("bucket.size={}", size), fmt::format("bucket.first_size={}", first),
+          "bucket.cut=true", "sync.overlap=true"},
+         ""});
   }
   return stage;
 }

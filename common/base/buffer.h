@@ -26,6 +26,15 @@ class Buffer {
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
 
+  /// Holds at least `bytes` afterwards. Where it grows, what it held is lost, and freed first, so
+  /// that there is never room for both. Throws as the constructor does, and is empty then.
+  void grow(std::size_t bytes) {
+    if (bytes > bytes_) {
+      *this = Buffer();
+      *this = Buffer(bytes);
+    }
+  }
+
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
   [[nodiscard]] std::size_t size() const noexcept { return bytes_; }
 

@@ -13,22 +13,12 @@ std::shared_ptr<SharedScratch> as_shared_scratch(std::shared_ptr<DnnlContext> co
 }
 
 void DnnlContext::reserve(std::size_t scratchpad_bytes, std::size_t staging_bytes) {
-  if (scratchpad_bytes > scratchpad_.size()) {
-    scratchpad_ = Buffer();
-    scratchpad_ = Buffer(scratchpad_bytes);
-  }
-  if (staging_bytes > staging_.size()) {
-    staging_ = Buffer();
-    staging_ = Buffer(staging_bytes);
-  }
+  scratchpad_.grow(scratchpad_bytes);
+  staging_.grow(staging_bytes);
 }
 
 void DnnlContext::reserve_operand(std::size_t index, std::size_t bytes) {
-  Buffer& area = operands_[index];
-  if (bytes > area.size()) {
-    area = Buffer();
-    area = Buffer(bytes);
-  }
+  operands_[index].grow(bytes);
 }
 
 dnnl::primitive_attr DnnlContext::attributes(bool relu) {

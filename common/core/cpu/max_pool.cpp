@@ -25,10 +25,7 @@ class MaxPool final : public Layer {
 
   void forward(const ForwardPass& pass) override {
     const auto bytes = static_cast<std::size_t>(pass.samples * output_shape().elements());
-    if (bytes > winners_.size()) {
-      winners_ = Buffer();
-      winners_ = Buffer(bytes);
-    }
+    winners_.grow(bytes);
     kernels::for_rows(pass.samples * output_shape().height,
                       kernels::MaxPoolForward{pass.input, pass.output, winners(), geometry()});
   }

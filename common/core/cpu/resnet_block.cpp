@@ -93,12 +93,8 @@ class ResNetBlock final : public Layer {
     const auto floats = [&](const SampleShape& shape) {
       return static_cast<std::size_t>(samples * shape.elements()) * sizeof(float);
     };
-    if (floats(output_shape()) > shortcut_output_.size()) {
-      shortcut_output_ = Buffer();
-      shortcut_d_input_ = Buffer();
-      shortcut_output_ = Buffer(floats(output_shape()));
-      shortcut_d_input_ = Buffer(floats(input_shape()));
-    }
+    shortcut_output_.grow(floats(output_shape()));
+    shortcut_d_input_.grow(floats(input_shape()));
   }
 
   LayerChain branch_;

@@ -15,10 +15,7 @@ class TransformerScratch final : public SharedScratch {
  public:
   /// `floats` of it; what it held is lost.
   float* reserve(std::size_t floats) {
-    if (floats * sizeof(float) > memory_.size()) {
-      memory_ = Buffer();
-      memory_ = Buffer(floats * sizeof(float));
-    }
+    memory_.grow(floats * sizeof(float));
     return memory_.as<float>().data();
   }
   [[nodiscard]] std::size_t bytes() const noexcept override { return memory_.size(); }
@@ -250,8 +247,7 @@ class TransformerBlock final : public Layer {
     Parts count(nullptr);
     static_cast<void>(lay_out(samples, count));
     capacity_ = 0;
-    memory_ = Buffer();
-    memory_ = Buffer(count.total() * sizeof(float));
+    memory_.grow(count.total() * sizeof(float));
     Parts parts(memory_.as<float>().data());
     kept_ = lay_out(samples, parts);
     capacity_ = samples;

@@ -169,12 +169,10 @@ Datasets load_datasets(const Config& config) {
             make_sparse(size(data.test_limit, kSparseTest), shape, config.seed, Split::test)};
   }
   if (data.name == "text") {
-    return {load_text(data.path, data.context, Split::train, data.train_limit),
-            load_text(data.path, data.context, Split::test, data.test_limit)};
+    return load_text(data.path, data.context, data.train_limit, data.test_limit);
   }
   if (data.name == "libsvm") {
-    SplitDatasets sets = load_libsvm(data.path, data.train_limit, data.test_limit);
-    return {std::move(sets.train), std::move(sets.test)};
+    return load_libsvm(data.path, data.train_limit, data.test_limit);
   }
   if (data.name == "cifar10") {
     return {load_cifar10(data.path, Split::train, data.train_limit, augmentation),

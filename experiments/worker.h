@@ -11,11 +11,6 @@
 
 namespace paceline {
 
-struct Datasets {
-  std::unique_ptr<Dataset> train;
-  std::unique_ptr<Dataset> test;
-};
-
 /// Loads what config.data names. Throws ConfigError naming the file.
 [[nodiscard]] Datasets load_datasets(const Config& config);
 

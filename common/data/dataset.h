@@ -41,6 +41,11 @@ class Dataset {
   }
 };
 
+struct Datasets {
+  std::unique_ptr<Dataset> train;
+  std::unique_ptr<Dataset> test;
+};
+
 /// What gather_training() does to an image. Standard (as in He et al. 2016 for CIFAR): the image
 /// shifted by up to 4 pixels each way, black moving in, and mirrored in half of the cases.
 struct Augmentation {

@@ -64,6 +64,7 @@ struct SplitRows {
 
 SplitRows hold_out(const SparseRows& all) {
   SplitRows split;
+  split.train.matrix.width = split.test.matrix.width = all.matrix.width;
   for (std::size_t row = 0; row < all.labels.size(); ++row) {
     append_row(row % kHoldOut == kHoldOut - 1 ? split.test : split.train, all, row);
   }
@@ -94,8 +95,7 @@ SparseRows read_libsvm(const std::string& path, std::int64_t limit) {
 
 }  // namespace
 
-SplitDatasets load_libsvm(const std::string& path, std::int64_t train_limit,
-                          std::int64_t test_limit) {
+Datasets load_libsvm(const std::string& path, std::int64_t train_limit, std::int64_t test_limit) {
   const std::string test_path = path + ".t";
   std::error_code ignored;
   SplitRows rows;
@@ -103,14 +103,12 @@ SplitDatasets load_libsvm(const std::string& path, std::int64_t train_limit,
     rows = {read_libsvm(path, train_limit), read_libsvm(test_path, test_limit)};
   } else {
     const SparseRows all = read_libsvm(path, 0);
-    const std::int64_t width = all.matrix.width;
     if (all.labels.size() < kHoldOut) {
       throw ConfigError(
           fmt::format("{}: {} rows; without {} every tenth row tests, so at least {} are needed",
                       path, all.labels.size(), test_path, kHoldOut));
     }
     rows = hold_out(all);
-    rows.train.matrix.width = width;
     rows.train = keep_first(std::move(rows.train), train_limit);
     rows.test = keep_first(std::move(rows.test), test_limit);
   }

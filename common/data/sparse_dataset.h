@@ -30,16 +30,11 @@ struct SparseRows {
 /// The format that parse_libsvm reads, labels as −1 and +1, values so that they read back equal.
 void write_libsvm(const Dataset& data, std::ostream& out);
 
-struct SplitDatasets {
-  std::unique_ptr<Dataset> train;
-  std::unique_ptr<Dataset> test;
-};
-
 /// `path` (plain or gzipped) is the training set and `path`.t the test set; where there is none,
 /// every tenth row of `path`. Limits > 0 keep the first so many rows. Both get the larger width.
 /// Throws ConfigError as above, for an unreadable file, and for one without rows.
-[[nodiscard]] SplitDatasets load_libsvm(const std::string& path, std::int64_t train_limit,
-                                        std::int64_t test_limit);
+[[nodiscard]] Datasets load_libsvm(const std::string& path, std::int64_t train_limit,
+                                   std::int64_t test_limit);
 
 struct SparseShape {
   std::int64_t features = 50000;

@@ -64,26 +64,27 @@ std::unique_ptr<Dataset> make_text_dataset(std::vector<std::uint8_t> bytes, std:
   return std::make_unique<TextDataset>(std::move(bytes), static_cast<std::size_t>(context));
 }
 
-std::unique_ptr<Dataset> load_text(const std::string& path, std::int64_t context, Split split,
-                                   std::int64_t limit) {
+Datasets load_text(const std::string& path, std::int64_t context, std::int64_t train_limit,
+                   std::int64_t test_limit) {
   std::vector<std::uint8_t> bytes = read_data_file(path);
   if (bytes.empty()) {
     throw ConfigError(fmt::format("{}: is empty", path));
   }
-  const auto cut = static_cast<std::ptrdiff_t>(bytes.size() - bytes.size() / 10);
-  if (split == Split::train) {
-    bytes.erase(bytes.begin() + cut, bytes.end());
-  } else {
-    bytes.erase(bytes.begin(), bytes.begin() + cut);
-  }
-  const auto kept = static_cast<std::size_t>(limit * context + 1);
-  if (limit > 0 && kept < bytes.size()) {
-    bytes.resize(kept);
-  }
-  return make_text_dataset(
-      std::move(bytes), context,
-      fmt::format("{} of {}", split == Split::train ? "the first nine tenths" : "the last tenth",
-                  path));
+  const auto make = [&](std::vector<std::uint8_t> part, std::int64_t limit, const char* what) {
+    const auto kept = static_cast<std::size_t>(limit * context + 1);
+    if (limit > 0 && kept < part.size()) {
+      part.resize(kept);
+    }
+    return make_text_dataset(std::move(part), context, fmt::format("{} of {}", what, path));
+  };
+  const std::size_t train_bytes = bytes.size() - bytes.size() / 10;
+  std::vector<std::uint8_t> last(bytes.begin() + static_cast<std::ptrdiff_t>(train_bytes),
+                                 bytes.end());
+  bytes.resize(train_bytes);
+  Datasets sets;
+  sets.train = make(std::move(bytes), train_limit, "the first nine tenths");
+  sets.test = make(std::move(last), test_limit, "the last tenth");
+  return sets;
 }
 
 }  // namespace paceline

@@ -21,8 +21,8 @@ namespace paceline {
                                                          const std::string& what);
 
 /// The first nine tenths of the file (plain or gzipped) are the training set, the rest the test
-/// set. `limit` > 0 keeps the first so many samples.
-[[nodiscard]] std::unique_ptr<Dataset> load_text(const std::string& path, std::int64_t context,
-                                                 Split split, std::int64_t limit);
+/// set. Limits > 0 keep the first so many samples.
+[[nodiscard]] Datasets load_text(const std::string& path, std::int64_t context,
+                                 std::int64_t train_limit, std::int64_t test_limit);
 
 }  // namespace paceline

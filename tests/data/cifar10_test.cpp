@@ -2,7 +2,6 @@
 // CIFAR-10's files, written here with few records; augmentation, which no world size may change;
 // and made-up images of any shape.
 #include <gtest/gtest.h>
-#include <stdlib.h>  // NOLINT(modernize-deprecated-headers): mkdtemp
 
 #include <algorithm>
 #include <filesystem>
@@ -14,6 +13,7 @@
 #include "common/core/batch_memory.h"
 #include "common/core/random.h"
 #include "common/data/sampler.h"
+#include "tests/support/temporary_folder.h"
 
 namespace paceline {
 namespace {
@@ -41,9 +41,6 @@ std::vector<std::uint8_t> records(std::size_t first, std::size_t count) {
 class Cifar10Files : public testing::Test {
  protected:
   Cifar10Files() {
-    std::string name = (std::filesystem::temp_directory_path() / "paceline-cifar-XXXXXX").string();
-    EXPECT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
     std::size_t first = 0;
     for (std::size_t i = 1; i <= 5; ++i) {
       write("data_batch_" + std::to_string(i) + ".bin", records(first, i + 1));
@@ -51,9 +48,10 @@ class Cifar10Files : public testing::Test {
     }
     write("test_batch.bin", records(100, 2));
   }
-  ~Cifar10Files() override { std::filesystem::remove_all(folder_); }
 
-  [[nodiscard]] std::filesystem::path path(const std::string& name) const { return folder_ / name; }
+  [[nodiscard]] std::filesystem::path path(const std::string& name) const {
+    return folder_.path() / name;
+  }
   void write(const std::string& name, const std::vector<std::uint8_t>& bytes) const {
     std::ofstream file(path(name), std::ios::binary);
     file.write(reinterpret_cast<const char*>(bytes.data()),
@@ -61,7 +59,7 @@ class Cifar10Files : public testing::Test {
   }
   [[nodiscard]] std::unique_ptr<Dataset> load(Split split, std::int64_t limit = 0,
                                               const Augmentation& augmentation = {}) const {
-    return load_cifar10(folder_.string(), split, limit, augmentation);
+    return load_cifar10(folder_.path().string(), split, limit, augmentation);
   }
   void expect_refusal(Split split, std::initializer_list<const char*> parts) const {
     try {
@@ -76,7 +74,7 @@ class Cifar10Files : public testing::Test {
   }
 
  private:
-  std::filesystem::path folder_;
+  TemporaryFolder folder_;
 };
 
 TEST_F(Cifar10Files, BecomeChannelsLastInTheFilesOrder) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The idx reader on good, truncated, corrupted and hostile bytes and files.
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <zlib.h>
 
 #include <filesystem>
@@ -14,6 +13,7 @@
 #include "common/core/random.h"
 #include "common/data/dataset.h"
 #include "tests/data/idx_entry.h"
+#include "tests/support/temporary_folder.h"
 
 namespace paceline {
 namespace {
@@ -108,14 +108,9 @@ TEST(ParseIdx, SurvivesTruncatedCorruptedAndRandomBytes) {
 /// A folder of its own that goes away with the test.
 class FashionMnistFiles : public testing::Test {
  protected:
-  FashionMnistFiles() {
-    std::string name = (std::filesystem::temp_directory_path() / "paceline-idx-XXXXXX").string();
-    EXPECT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
+  [[nodiscard]] std::filesystem::path path(const std::string& name) const {
+    return folder_.path() / name;
   }
-  ~FashionMnistFiles() override { std::filesystem::remove_all(folder_); }
-
-  [[nodiscard]] std::filesystem::path path(const std::string& name) const { return folder_ / name; }
   void write(const std::string& name, const Bytes& bytes) const {
     std::ofstream file(path(name), std::ios::binary);
     file.write(reinterpret_cast<const char*>(bytes.data()),
@@ -129,7 +124,7 @@ class FashionMnistFiles : public testing::Test {
     ASSERT_EQ(gzclose(file), Z_OK);
   }
   [[nodiscard]] std::unique_ptr<Dataset> load(std::int64_t limit = 0) const {
-    return load_fashion_mnist(folder_.string(), Split::train, limit);
+    return load_fashion_mnist(folder_.path().string(), Split::train, limit);
   }
   [[nodiscard]] std::string load_refusal() const {
     return refusal([&] { static_cast<void>(load()); });
@@ -141,7 +136,7 @@ class FashionMnistFiles : public testing::Test {
   const Bytes labels_ = idx({3}, {9, 0, 4});
 
  private:
-  std::filesystem::path folder_;
+  TemporaryFolder folder_;
 };
 
 TEST_F(FashionMnistFiles, ArePlainOrGzipped) {

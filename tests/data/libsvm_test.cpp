@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // libsvm's text format, good and bad, and made-up sparse rows.
 #include <gtest/gtest.h>
-#include <stdlib.h>  // NOLINT(modernize-deprecated-headers): mkdtemp
 
 #include <algorithm>
 #include <filesystem>
@@ -11,6 +10,7 @@
 
 #include "common/base/error.h"
 #include "common/data/sparse_dataset.h"
+#include "tests/support/temporary_folder.h"
 
 namespace paceline {
 namespace {
@@ -57,19 +57,13 @@ TEST(Libsvm, RefusesByLineAndText) {
 /// A folder that goes away with the test.
 class LibsvmFiles : public testing::Test {
  protected:
-  LibsvmFiles() {
-    std::string name = (std::filesystem::temp_directory_path() / "paceline-libsvm-XXXXXX").string();
-    EXPECT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  ~LibsvmFiles() override { std::filesystem::remove_all(folder_); }
   std::string write(const std::string& name, const std::string& text) const {
-    std::ofstream(folder_ / name) << text;
-    return (folder_ / name).string();
+    std::ofstream(folder_.path() / name) << text;
+    return (folder_.path() / name).string();
   }
 
  private:
-  std::filesystem::path folder_;
+  TemporaryFolder folder_;
 };
 
 TEST_F(LibsvmFiles, HoldOutEveryTenthRowOrHaveATestSet) {
@@ -78,14 +72,14 @@ TEST_F(LibsvmFiles, HoldOutEveryTenthRowOrHaveATestSet) {
     text += std::to_string(i % 2) + " " + std::to_string(i) + ":1\n";
   }
   const std::string path = write("rows", text);
-  const SplitDatasets split = load_libsvm(path, 0, 0);
+  const Datasets split = load_libsvm(path, 0, 0);
   EXPECT_EQ(split.train->size(), 23);
   ASSERT_EQ(split.test->size(), 2);
   EXPECT_EQ(split.test->shape(), (SampleShape{1, 1, 25}));
   EXPECT_EQ(split.test->sparse()->row_columns(1)[0], 19U);
   EXPECT_EQ(load_libsvm(path, 5, 1).train->size(), 5);
   write("rows.t", "1 30:1\n");
-  const SplitDatasets whole = load_libsvm(path, 0, 0);
+  const Datasets whole = load_libsvm(path, 0, 0);
   EXPECT_EQ(whole.train->size(), 25);
   EXPECT_EQ(whole.test->size(), 1);
   EXPECT_EQ(whole.train->shape(), (SampleShape{1, 1, 30}));

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A text as windows of bytes.
 #include <gtest/gtest.h>
-#include <stdlib.h>  // NOLINT(modernize-deprecated-headers): mkstemp
-#include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 
 #include "common/base/error.h"
 #include "common/data/text_dataset.h"
+#include "tests/support/temporary_folder.h"
 
 namespace paceline {
 namespace {
@@ -45,24 +43,21 @@ TEST(Text, ContextAndBytesMustFit) {
 }
 
 TEST(Text, TheLastTenthOfAFileTests) {
-  std::string path = (std::filesystem::temp_directory_path() / "paceline-text-XXXXXX").string();
-  const int file = mkstemp(path.data());
-  ASSERT_GE(file, 0);
-  close(file);
+  const TemporaryFolder folder;
+  const std::string path = (folder.path() / "text").string();
   std::ofstream(path) << std::string(180, 'a') + std::string(20, 'b');
-  EXPECT_EQ(load_text(path, 10, Split::train, 0)->size(), 17);
-  EXPECT_EQ(load_text(path, 10, Split::train, 3)->size(), 3);
-  const auto test = load_text(path, 10, Split::test, 0);
-  EXPECT_EQ(test->size(), 1);
+  const Datasets text = load_text(path, 10, 0, 0);
+  EXPECT_EQ(text.train->size(), 17);
+  EXPECT_EQ(load_text(path, 10, 3, 0).train->size(), 3);
+  EXPECT_EQ(text.test->size(), 1);
   std::vector<float> inputs(10);
   std::vector<std::int32_t> labels(10);
   const std::uint32_t first = 0;
-  test->gather({&first, 1}, inputs, labels);
+  text.test->gather({&first, 1}, inputs, labels);
   EXPECT_EQ(inputs[0], 'b');
-  EXPECT_THROW(static_cast<void>(load_text(path, 20, Split::test, 0)), ConfigError);
+  EXPECT_THROW(static_cast<void>(load_text(path, 20, 0, 0)), ConfigError);
   std::ofstream(path, std::ios::trunc).close();
-  EXPECT_THROW(static_cast<void>(load_text(path, 10, Split::train, 0)), ConfigError);
-  std::filesystem::remove(path);
+  EXPECT_THROW(static_cast<void>(load_text(path, 10, 0, 0)), ConfigError);
 }
 
 }  // namespace

@@ -26,7 +26,7 @@
 
 #include "common/base/time.h"
 #include "experiments/process.h"
-#include "tests/observe/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace paceline::test {
 

@@ -18,7 +18,7 @@
 #include "common/observe/run_directory.h"
 #include "common/observe/step_log.h"
 #include "common/observe/trace.h"
-#include "tests/observe/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace paceline {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "common/base/error.h"
 #include "common/observe/files.h"
-#include "tests/observe/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace paceline {
 namespace {

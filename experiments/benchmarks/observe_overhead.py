@@ -13,15 +13,11 @@ training, tells more. Needs a Release build.
 """
 
 import argparse
-import json
-import pathlib
 import statistics
-import subprocess
-import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAM = ROOT / "build/release/experiments/paceline"
+from runs import PROGRAM, finished, run
+
 KINDS = ("steps", "trace", "tensorboard", "mllog", "csv")
 CASES = {"single": ("single", 1), "ring2": ("ring", 2)}
 
@@ -32,10 +28,8 @@ def seconds_per_step(program, backend, workers, on, steps):
         command = [program, "train", f"--sync={backend}", f"--world={workers}", "--quiet",
                    "model=mlp", "train.batch=64", f"train.samples={64 * workers * steps}",
                    "data.name=synthetic", "data.train_limit=6400", "data.test_limit=100", f"run.dir={folder}", *switches]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            sys.exit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
-        summary = json.loads(next(pathlib.Path(folder).glob("*/summary.json")).read_text())
+        run(command)
+        _, summary = finished(folder)
         return summary["train_seconds"] / summary["steps"]
 
 

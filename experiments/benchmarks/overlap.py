@@ -15,18 +15,13 @@ Rows whose ranks could not keep the emulated pace are marked host-bound. Needs a
 """
 
 import argparse
-import json
-import pathlib
 import statistics
-import subprocess
-import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAM = ROOT / "build/release/experiments/paceline"
+from runs import PROGRAM, finished, run, spread
 
 
-def run(options, rate, emulate_s, overlap, priority=True):
+def timed_run(options, rate, emulate_s, overlap, priority=True):
     """Blocked seconds of a step, seconds of its transfers, and whether the host kept pace."""
     with tempfile.TemporaryDirectory() as folder:
         command = [options.program, "train", f"--sync={options.backend}", "--world=2", "--quiet",
@@ -38,31 +33,24 @@ def run(options, rate, emulate_s, overlap, priority=True):
                    f"compute.emulate={round(emulate_s * 1e6)}us",
                    f"sync.overlap={str(overlap).lower()}",
                    f"sync.priority={str(priority).lower()}", f"run.dir={folder}"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            sys.exit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
-        summary = json.loads(next(pathlib.Path(folder).glob("*/summary.json")).read_text())
+        run(command)
+        _, summary = finished(folder)
         return (summary["exposed_comm_s"] + summary["wait_s"], summary["communication_s"],
                 summary["host_bound"])
 
 
-def spread(values):
-    return (f"{100 * statistics.median(values):.0f} "
-            f"({100 * min(values):.0f}..{100 * max(values):.0f})")
-
-
 def measure(options, rate, ratio):
-    transfers = statistics.median(run(options, rate, options.floor / 1e3, False)[1]
+    transfers = statistics.median(timed_run(options, rate, options.floor / 1e3, False)[1]
                                   for _ in range(3))
     emulate_s = max(options.floor / 1e3, ratio * transfers)
     columns = {"off": [], "on": [], "in order": []}
     bound = False
     for _ in range(options.rounds):
         for name, hidden in columns.items():
-            blocked, _, late = run(options, rate, emulate_s, name != "off", name == "on")
+            blocked, _, late = timed_run(options, rate, emulate_s, name != "off", name == "on")
             hidden.append(1 - blocked / transfers)
             bound = bound or late
-    cells = " ".join(f"{spread(hidden):>16}" for hidden in columns.values())
+    cells = " ".join(f"{spread(hidden, 0, 100):>16}" for hidden in columns.values())
     print(f"{rate:>9} {1e3 * transfers:12.1f} {1e3 * emulate_s:8.1f} {emulate_s / transfers:6.2f} "
           f"{cells}{'  host-bound' if bound else ''}", flush=True)
 

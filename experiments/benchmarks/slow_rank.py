@@ -16,13 +16,10 @@ import argparse
 import collections
 import json
 import pathlib
-import statistics
-import subprocess
-import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAM = ROOT / "build/release/experiments/paceline"
+from runs import PROGRAM, finished, require, run, spread
+
 WAYS = {
     "ring": ["--sync=ring"],
     "ps bsp": ["--sync=ps"],
@@ -43,13 +40,10 @@ def steps_per_second(options, way, world, slow):
                    f"compute.emulate={options.emulate}", f"run.dir={folder}"]
         if slow > 1:
             command.append(f"fault.slow_rank={world - 1}:{slow}x")
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            sys.exit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
-        run = next(path.parent for path in pathlib.Path(folder).glob("*/summary.json"))
-        host_bound = json.loads((run / "summary.json").read_text())["host_bound"]
+        run(command)
+        directory, summary = finished(folder)
         durations = collections.defaultdict(list)
-        for line in (run / "steps.jsonl").read_text().splitlines():
+        for line in (directory / "steps.jsonl").read_text().splitlines():
             step = json.loads(line)
             durations[step["rank"]].append(step["compute_s"] + step["exposed_comm_s"]
                                            + step["wait_s"])
@@ -62,12 +56,7 @@ def steps_per_second(options, way, world, slow):
             left -= duration
             if left <= 0:
                 break
-    return steps / window, host_bound
-
-
-def spread(values, digits):
-    return (f"{statistics.median(values):.{digits}f} "
-            f"({min(values):.{digits}f}..{max(values):.{digits}f})")
+    return steps / window, summary["host_bound"]
 
 
 def main():
@@ -83,8 +72,7 @@ def main():
     parser.add_argument("--only", action="append", choices=list(WAYS))
     parser.add_argument("--program", type=pathlib.Path, default=PROGRAM)
     options = parser.parse_args()
-    if not options.program.exists():
-        sys.exit(f"{options.program} is missing: build the release preset first")
+    require(options.program)
     print(f"{options.world} workers, the last {options.slow:g} times slower, {options.emulate} a step; "
           f"steps/s of all, {options.rounds} rounds")
     print(f"{'':8} {'with it':>22} {f'{options.world - 1} healthy alone':>24} {'ratio':>20}")

@@ -12,15 +12,11 @@ single-worker runs at once, their samples/s added. Needs a Release build.
 """
 
 import argparse
-import json
 import pathlib
-import statistics
 import subprocess
-import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAM = ROOT / "build/release/experiments/paceline"
+from runs import PROGRAM, finished, require, spread, stop_if_failed
 
 
 def start(options, workers, folder):
@@ -35,9 +31,8 @@ def start(options, workers, folder):
 def finish(process, folder):
     """Samples/s and the loss on the test set."""
     output, _ = process.communicate()
-    if process.returncode != 0:
-        sys.exit(f"{' '.join(map(str, process.args))}\n{output}")
-    summary = json.loads(next(pathlib.Path(folder).glob("*/summary.json")).read_text())
+    stop_if_failed(process.args, process.returncode, output)
+    _, summary = finished(folder)
     return summary["samples_per_second"], summary["test_loss"]
 
 
@@ -48,11 +43,6 @@ def run(options, workers, copies=1):
         started = [start(options, workers, place) for place in folders]
         results = [finish(process, place) for process, place in zip(started, folders)]
         return sum(rate for rate, _ in results), results[-1][1]
-
-
-def spread(values, digits):
-    return (f"{statistics.median(values):.{digits}f} "
-            f"({min(values):.{digits}f}..{max(values):.{digits}f})")
 
 
 def main():
@@ -67,8 +57,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--program", type=pathlib.Path, default=PROGRAM)
     options = parser.parse_args()
-    if not options.program.exists():
-        sys.exit(f"{options.program} is missing: build the release preset first")
+    require(options.program)
     counts = options.workers or [2]
     names = ["1"] + [name for n in counts for name in (str(n), f"{n} copies")]
     rates = {name: [] for name in names}

@@ -14,14 +14,11 @@ spread. Needs Debian's python3-torch with libopenblas0-pthread, and a Release bu
 import argparse
 import json
 import os
-import pathlib
 import statistics
-import subprocess
-import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAM = ROOT / "build/release/experiments/paceline"
+from runs import PROGRAM, ROOT, finished, run
+
 PEER = ROOT / "experiments/benchmarks/train_peer.py"
 
 # name: (model, our backend, workers, the peer's mode, target ratio)
@@ -59,27 +56,18 @@ def environment(kernel=""):
     return kept
 
 
-def run(command, kernel=""):
-    done = subprocess.run(command, env=environment(kernel), capture_output=True, text=True,
-                          check=False)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
-    return done.stdout
-
-
 def ours(program, model, backend, workers):
     samples = BATCH * workers * STEPS[model]
     with tempfile.TemporaryDirectory() as folder:
         run([program, "train", f"--sync={backend}", f"--world={workers}", "--quiet",
              f"model={model}", f"train.batch={BATCH}", f"train.samples={samples}",
-             f"run.dir={folder}", *DATA.get(model, [])])
-        summary = next(pathlib.Path(folder).glob("*/summary.json"))
-        return json.loads(summary.read_text())["samples_per_second"]
+             f"run.dir={folder}", *DATA.get(model, [])], environment())
+        return finished(folder)[1]["samples_per_second"]
 
 
 def peers(model, mode, workers, kernel):
     out = run(["/usr/bin/python3", PEER, "--mode", mode, "--model", model, "--world",
-               str(workers), "--batch", str(BATCH), "--steps", str(STEPS[model])], kernel)
+               str(workers), "--batch", str(BATCH), "--steps", str(STEPS[model])], environment(kernel))
     return json.loads(out.strip().splitlines()[-1])["samples_per_second"]
 
 

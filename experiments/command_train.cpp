@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "common/base/error.h"
-#include "common/config/config_file.h"
 #include "common/config/print.h"
 #include "common/observe/compare_table.h"
 #include "common/observe/staleness_lines.h"
 #include "experiments/backends.h"
 #include "experiments/commands.h"
+#include "experiments/config_flags.h"
 #include "experiments/train.h"
 
 namespace paceline {
@@ -31,32 +31,17 @@ Examples:
 Any configuration key can follow as key=value; `paceline keys` lists them.)";
 
 struct TrainFlags {
-  std::string file;
-  std::string sync;
-  std::string world;
+  ConfigFlags config;
   bool print_config = false;
   bool quiet = false;
-  std::vector<std::string> overrides;
   LaunchFlags launch;
 };
 
-Config resolve(const TrainFlags& flags) {
-  Config config = flags.file.empty() ? Config{} : load_config(flags.file);
-  apply_overrides(config, flags.overrides);
-  if (!flags.sync.empty()) {
-    config.sync = flags.sync;
-  }
-  if (!flags.world.empty()) {
-    apply_override(config, "world=" + flags.world);
-  }
-  return config;
-}
-
 int run(TrainFlags flags) {
-  if (flags.launch.rank && !flags.world.empty()) {
-    flags.launch.world = flags.world;
+  if (flags.launch.rank && !flags.config.world.empty()) {
+    flags.launch.world = flags.config.world;
   }
-  const Config config = resolve(flags);
+  const Config config = resolve(flags.config);
   const LaunchEnvironment launched = detect_launch(current_environment(), flags.launch);
   if (launched.source != LaunchSource::none && !flags.print_config) {
     return run_launched(config, launched, {!flags.quiet});
@@ -79,10 +64,7 @@ int run(TrainFlags flags) {
 void add_train_command(CLI::App& program, Action& action) {
   auto* command = program.add_subcommand("train", "One run: spawns the workers and trains");
   auto flags = std::make_shared<TrainFlags>();
-  command->add_option("--config", flags->file, "TOML file to start from");
-  command->add_option("--sync", flags->sync,
-                      "Backend; changes how gradients are synchronised only");
-  command->add_option("--world", flags->world, "Number of workers");
+  add_config_options(*command, flags->config);
   const auto launch_option = [&](const char* name, std::optional<std::string>& value,
                                  const char* help) {
     command->add_option_function<std::string>(
@@ -95,7 +77,6 @@ void add_train_command(CLI::App& program, Action& action) {
   command->add_flag("--print-config", flags->print_config,
                     "Show the resolved configuration, do not run");
   command->add_flag("--quiet", flags->quiet, "No progress, no table");
-  command->add_option("overrides", flags->overrides, "Configuration as key=value");
   std::string footer = "\nBackends:\n";
   for (const Backend& backend : all_backends()) {
     footer += fmt::format("  {:14} {}\n", backend.name, backend.summary);

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "common/base/error.h"
-#include "common/config/config_file.h"
 #include "common/observe/files.h"
 #include "experiments/backends.h"
 #include "experiments/commands.h"
+#include "experiments/config_flags.h"
 #include "experiments/train.h"
 #include "experiments/tune.h"
 
@@ -26,46 +26,26 @@ Examples:
   paceline tune --sync=ring --world=2 link.inter=1gbit,50us topology.ranks_per_node=1 compute.emulate=60ms
   paceline tune --config my.toml --sync=ps --world=4 --rounds 3
 
-Each candidate is a short run: --steps steps in each of --rounds rounds. It is kept if its median
+There must be 2 workers or more. Each candidate is a short run: --steps steps in each of --rounds rounds. It is kept if its median
 beats the best so far by more than the spreads (fastest less slowest round) of both together.)";
 
 constexpr std::int64_t kTuneTestSamples = 64;
 
 struct TuneFlags {
-  std::string file;
-  std::string sync;
-  std::string world;
+  ConfigFlags config;
   std::int64_t steps = 32;
   int rounds = 2;
   std::string folder;
   bool json = false;
   bool quiet = false;
-  std::vector<std::string> overrides;
 };
 
-/// The user's configuration, and the arguments of `paceline train` that make it.
-struct TuneRequest {
-  Config config;
-  std::vector<std::string> arguments;
-};
-
-TuneRequest tune_request(const TuneFlags& flags) {
-  TuneRequest request;
-  if (!flags.file.empty()) {
-    request.config = load_config(flags.file);
-    request.arguments = {"--config", flags.file};
-  }
-  const auto add = [&](const std::string& assignment) {
-    apply_override(request.config, assignment);
-    request.arguments.push_back(assignment);
-  };
-  std::ranges::for_each(flags.overrides, add);
-  if (!flags.sync.empty()) add("sync=" + flags.sync);
-  if (!flags.world.empty()) add("world=" + flags.world);
-  if (request.config.world == 1) {
+Config user_config(const ConfigFlags& flags) {
+  Config config = resolve(flags);
+  if (config.world == 1) {
     throw ConfigError("world = 1: one worker synchronises nothing; tune needs 2 or more");
   }
-  return request;
+  return config;
 }
 
 /// A short run for its rate alone, of as many samples whatever the accumulation.
@@ -164,12 +144,16 @@ std::string shell_word(const std::string& word) {
   return quoted + "'";
 }
 
-std::string train_command(const TuneRequest& request, const TuneResult& result) {
-  std::string line = "paceline train";
-  for (const auto* words : {&request.arguments, &result.flags}) {
-    for (const std::string& word : *words) line += ' ' + shell_word(word);
-  }
-  return line;
+/// `paceline train` with what the user gave, and then with what was found.
+std::string train_command(const ConfigFlags& given, const std::vector<std::string>& found) {
+  std::vector<std::string> words{"paceline", "train"};
+  if (!given.file.empty()) words.insert(words.end(), {"--config", given.file});
+  words.insert(words.end(), given.overrides.begin(), given.overrides.end());
+  if (!given.sync.empty()) words.push_back("sync=" + given.sync);
+  if (!given.world.empty()) words.push_back("world=" + given.world);
+  words.insert(words.end(), found.begin(), found.end());
+  std::ranges::transform(words, words.begin(), shell_word);
+  return fmt::format("{}", fmt::join(words, " "));
 }
 
 /// "3: overlap off, buckets 1048576 B, ring, fp32, accumulate 1".
@@ -182,33 +166,32 @@ std::string candidate_label(int number, const Config& config) {
 }
 
 int run_tune(const TuneFlags& flags) {
-  const TuneRequest request = tune_request(flags);
+  const Config config = user_config(flags.config);
   const std::string folder = flags.folder.empty()
-                                 ? (std::filesystem::path(request.config.run.dir) / "tune").string()
+                                 ? (std::filesystem::path(config.run.dir) / "tune").string()
                                  : flags.folder;
-  const auto measure = [&](const std::string& what, const Config& config) {
-    const TuneRates rates = measure_rounds(short_run(config, flags, folder), flags.rounds);
+  const auto measure = [&](const std::string& what, const Config& candidate) {
+    const TuneRates rates = measure_rounds(short_run(candidate, flags, folder), flags.rounds);
     if (!flags.quiet) {
       fmt::print(stderr, "{}: {:.0f} samples/s{}\n", what, rates.samples_per_second,
                  rates.host_bound ? ", host-bound" : "");
     }
     return rates;
   };
-  validate_run(request.config);
-  const TuneRates reference = measure("one worker", lone_worker(request.config));
+  validate_run(config);
+  const TuneRates reference = measure("one worker", lone_worker(config));
   int number = 0;
-  const TuneTools tools{validate_run, [&](const Config& config) {
-                          return measure(candidate_label(++number, config), config);
+  const TuneTools tools{validate_run, [&](const Config& candidate) {
+                          return measure(candidate_label(++number, candidate), candidate);
                         }};
-  const TuneResult result =
-      tune_search(request.config, reference, tune_stages(request.config), tools);
-  const std::string command = train_command(request, result);
+  const TuneResult result = tune_search(config, reference, tune_stages(config), tools);
+  const std::string command = train_command(flags.config, result.flags);
   const std::string json = tune_json(result, command);
   write_file_atomically(std::filesystem::path(folder) / "tune.json", json);
   if (flags.json) {
     fmt::print("{}", json);
   } else {
-    fmt::print("{}{}\n{}\n", tune_text(result), host_bound_text(request.config, result), command);
+    fmt::print("{}{}\n{}\n", tune_text(result), host_bound_text(config, result), command);
   }
   return std::ranges::any_of(
       result.trials, [](const TuneTrial& trial) { return trial.outcome == TuneOutcome::failed; });
@@ -220,15 +203,12 @@ void add_tune_command(CLI::App& program, Action& action) {
   auto* command = program.add_subcommand(
       "tune", "Tries what makes a run faster, shows what each gains and the flags to copy");
   auto flags = std::make_shared<TuneFlags>();
-  command->add_option("--config", flags->file, "TOML file to start from");
-  command->add_option("--sync", flags->sync, "Backend");
-  command->add_option("--world", flags->world, "Number of workers, 2 or more");
+  add_config_options(*command, flags->config);
   command->add_option("--steps", flags->steps, "Steps of a run")->check(CLI::Range(1, 1000000));
   command->add_option("--rounds", flags->rounds, "Runs of a candidate")->check(CLI::Range(1, 100));
   command->add_option("--dir", flags->folder, "Folder of the runs and of tune.json");
   command->add_flag("--json", flags->json, "Print tune.json instead of the waterfall");
   command->add_flag("--quiet", flags->quiet, "No progress");
-  command->add_option("overrides", flags->overrides, "Configuration as key=value");
   command->footer(kTuneExamples);
   command->callback([flags, &action] { action = [flags] { return run_tune(*flags); }; });
 }

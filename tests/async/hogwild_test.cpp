@@ -88,11 +88,8 @@ TEST_F(Hogwild, WorkersLearnTogetherAndEveryUpdateIsCounted) {
 class SparseHogwild : public ::testing::Test {
  protected:
   [[nodiscard]] static Config config(int world) {
-    Config config;
-    config.sync = "hogwild";
+    Config config = config_for(world);
     config.model = "logistic";
-    config.world = world;
-    config.train.batch = 8;
     config.train.samples = 8000;
     config.optimizer.lr = 2.0;
     config.optimizer.momentum = 0.0;

@@ -4,16 +4,14 @@
 // that says why not.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "common/core/cuda/abi.h"
+#include "common/core/cuda_libraries.h"
 
 namespace paceline {
 
@@ -40,6 +38,8 @@ struct CudaSearch {
 class CudaModule {
  public:
   explicit CudaModule(const CudaSearch& search);
+  /// As if `api` had been found, for a double that runs in the process. It outlives this.
+  explicit CudaModule(const cuda::Api& api) : api_(&api) { find_devices(); }
 
   [[nodiscard]] CudaState state() const noexcept { return state_; }
   [[nodiscard]] bool usable() const noexcept { return state_ == CudaState::usable; }
@@ -48,6 +48,9 @@ class CudaModule {
   /// The devices and CUDA's versions in one line, or "not usable: " and the reason.
   [[nodiscard]] std::string description() const;
   [[nodiscard]] const std::vector<cuda::DeviceInfo>& devices() const noexcept { return devices_; }
+
+  /// Of cuBLASLt, cuDNN and NCCL.
+  [[nodiscard]] const CudaLibraries& libraries() const noexcept { return libraries_; }
 
   /// Throws Error with the reason when not usable.
   [[nodiscard]] const cuda::Api& api() const;
@@ -66,55 +69,10 @@ class CudaModule {
   int driver_version_ = 0;
   int runtime_version_ = 0;
   std::vector<cuda::DeviceInfo> devices_;
+  CudaLibraries libraries_;
 };
 
 /// The process's own, opened at the first call.
 [[nodiscard]] const CudaModule& cuda_module();
-
-/// An ordered queue of work on the calling thread's current device. Outlived by the module.
-class CudaStream {
- public:
-  explicit CudaStream(const CudaModule& module);
-  ~CudaStream();
-  CudaStream(const CudaStream&) = delete;
-  CudaStream& operator=(const CudaStream&) = delete;
-  [[nodiscard]] void* native() const noexcept { return stream_; }
-  /// Blocks until everything queued is done; throws Error when any of it failed.
-  void synchronize() const;
-
- private:
-  const CudaModule& module_;
-  void* stream_ = nullptr;
-};
-
-/// Device memory, not cleared. Outlived by the module.
-class CudaBuffer {
- public:
-  /// Throws Error naming `what`, the bytes wanted and those that are free.
-  CudaBuffer(const CudaModule& module, std::size_t bytes, std::string_view what);
-  ~CudaBuffer();
-  CudaBuffer(CudaBuffer&& other) noexcept
-      : module_(other.module_),
-        memory_(std::exchange(other.memory_, nullptr)),
-        bytes_(std::exchange(other.bytes_, 0)) {}
-  CudaBuffer(const CudaBuffer&) = delete;
-  CudaBuffer& operator=(const CudaBuffer&) = delete;
-  CudaBuffer& operator=(CudaBuffer&&) = delete;
-
-  [[nodiscard]] std::size_t size() const noexcept { return bytes_; }
-  template <typename T>
-  [[nodiscard]] T* as() const noexcept {
-    return static_cast<T*>(memory_);
-  }
-  /// Queued; the host memory is borrowed until the stream is synchronised. Throws Error when the
-  /// sizes differ.
-  void upload(std::span<const std::byte> from, const CudaStream& stream);
-  void download(std::span<std::byte> to, const CudaStream& stream) const;
-
- private:
-  const CudaModule& module_;
-  void* memory_ = nullptr;
-  std::size_t bytes_ = 0;
-};
 
 }  // namespace paceline

@@ -1,24 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where tensors live and how work on them is ordered. On the CPU work is done when a call returns,
-// so Stream and Event carry nothing there; a CUDA device gives them a cudaStream_t and cudaEvent_t.
+// so Stream and Event carry nothing there; a GPU gives them a cudaStream_t and cudaEvent_t (see
+// gpu/gpu.h).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
 
 namespace paceline {
 
 enum class DeviceKind : std::uint8_t { cpu, cuda };
-
-/// An ordered queue of device work. Not thread-safe; owned by the worker's training thread.
-class Stream {
- public:
-  Stream() = default;
-  virtual ~Stream() = default;
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-  /// The device's own handle (cudaStream_t), null on the CPU.
-  [[nodiscard]] virtual void* native() const noexcept { return nullptr; }
-};
 
 /// Marks a point in a Stream.
 class Event {
@@ -32,7 +26,36 @@ class Event {
   [[nodiscard]] virtual void* native() const noexcept { return nullptr; }
 };
 
-/// A device that a worker computes on. Outlives everything made for it.
+/// An ordered queue of device work. Not thread-safe; owned by the worker's training thread.
+class Stream {
+ public:
+  Stream() = default;
+  virtual ~Stream() = default;
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  /// The device's own handle (cudaStream_t), null on the CPU.
+  [[nodiscard]] virtual void* native() const noexcept { return nullptr; }
+  /// What is queued after it waits for the event; the host does not.
+  virtual void wait(const Event& /*event*/) {}
+  /// Moves the event to the end of what is queued so far.
+  virtual void record(Event& /*event*/) {}
+  /// Blocks the host until all that is queued is done. Throws Error when any of it failed.
+  virtual void synchronize() {}
+};
+
+/// Floats in a device's memory, zero at first; freed with it.
+class DeviceArena {
+ public:
+  DeviceArena() = default;
+  virtual ~DeviceArena() = default;
+  DeviceArena(const DeviceArena&) = delete;
+  DeviceArena& operator=(const DeviceArena&) = delete;
+  /// On a GPU addresses of the device, which the host must not follow.
+  [[nodiscard]] virtual std::span<float> values() noexcept = 0;
+};
+
+/// A device that a worker computes on. Outlives everything made for it; used by one thread. Spans
+/// are memory of the device unless called `host`; work is queued on stream().
 class Device {
  public:
   Device() = default;
@@ -40,6 +63,23 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
   [[nodiscard]] virtual DeviceKind kind() const noexcept { return DeviceKind::cpu; }
+  /// What the model computes on.
+  [[nodiscard]] virtual Stream& stream() noexcept { return stream_; }
+  [[nodiscard]] virtual std::unique_ptr<Event> make_event() { return std::make_unique<Event>(); }
+
+  /// Throws Error naming `what`, the bytes wanted and those that are free.
+  [[nodiscard]] virtual std::unique_ptr<DeviceArena> allocate(std::size_t floats,
+                                                              std::string_view what);
+  virtual void clear(std::span<float> values);
+  /// to[i] += from[i]
+  virtual void add(std::span<float> to, std::span<const float> from);
+  virtual void multiply(std::span<float> values, float factor);
+  /// Both block until the copy is done, and what was queued before it.
+  virtual void download(std::span<const float> values, std::span<float> host);
+  virtual void upload(std::span<const float> host, std::span<float> values);
+
+ private:
+  Stream stream_;
 };
 
 }  // namespace paceline

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <tuple>
 
 #include "common/core/lane_team.h"
 
@@ -66,6 +67,19 @@ int for_rows(std::int64_t rows, const F& f, void* stream) {
   const unsigned blocks = blocks_for(rows, kThreads / WarpExchange::kLanes);
   rows_kernel<<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(rows, f);
   return cudaGetLastError();
+}
+
+/// launch(functor) for the one at place `id` of a list in functors.h.
+template <typename List, int Place = 0, typename Launch>
+int launch_listed(int id, const void* functor, const Launch& launch) {
+  if constexpr (Place < static_cast<int>(std::tuple_size_v<List>)) {
+    if (id == Place) {
+      return launch(*static_cast<const std::tuple_element_t<Place, List>*>(functor));
+    }
+    return launch_listed<List, Place + 1>(id, functor, launch);
+  } else {
+    return cudaErrorInvalidValue;
+  }
 }
 
 }  // namespace paceline::cuda

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The module's launches, defined in row_kernels.cu and update.cu; see abi.h.
+// The module's launches, defined in each_kernels.cu, row_kernels.cu and update.cu; see abi.h.
 #pragma once
 
 #include "common/core/cuda/abi.h"
 
 namespace paceline::cuda {
 
-int bias_gradient(const kernels::BiasGradient* functor, void* stream);
-int max_pool_forward(const kernels::MaxPoolForward* functor, std::int64_t rows, void* stream);
-int max_pool_backward(const kernels::MaxPoolBackward* functor, std::int64_t rows, void* stream);
-int softmax_cross_entropy(const kernels::SoftmaxCrossEntropy* functor, std::int64_t rows,
-                          void* stream);
+int each(int functor_id, const void* functor, std::int64_t n, void* stream);
+int rows(int functor_id, const void* functor, std::int64_t count, void* stream);
 int update(const OptimizerSpec* spec, const UpdateInfo* info,
            const kernels::UpdateOperands* operands, std::int64_t elements, void* stream);
 

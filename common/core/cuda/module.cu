@@ -6,6 +6,8 @@
 #include <cstring>
 
 #include "common/core/cuda/launches.h"
+#include "common/core/cuda/math.h"
+#include "common/core/cuda/nccl.h"
 
 namespace paceline::cuda {
 namespace {
@@ -13,6 +15,8 @@ namespace {
 static_assert(kSuccess == cudaSuccess);
 static_assert(kNoDriver == cudaErrorInsufficientDriver);
 static_assert(kNoDevice == cudaErrorNoDevice);
+static_assert(kOutOfMemory == cudaErrorMemoryAllocation);
+static_assert(kNotReady == cudaErrorNotReady);
 
 cudaStream_t native(void* stream) {
   return static_cast<cudaStream_t>(stream);
@@ -50,8 +54,16 @@ int device_info(int device, DeviceInfo* info) {
   std::memcpy(info->name, properties.name, std::min(sizeof info->name, sizeof properties.name));
   info->name[sizeof info->name - 1] = '\0';
   info->memory_bytes = properties.totalGlobalMem;
+  (void)cudaDeviceGetPCIBusId(info->bus_id, sizeof info->bus_id, device);
   info->major = properties.major;
   info->minor = properties.minor;
+  info->multiprocessors = properties.multiProcessorCount;
+  int clock_khz = 0;
+  int bus_bits = 0;
+  if (cudaDeviceGetAttribute(&clock_khz, cudaDevAttrMemoryClockRate, device) == cudaSuccess &&
+      cudaDeviceGetAttribute(&bus_bits, cudaDevAttrGlobalMemoryBusWidth, device) == cudaSuccess) {
+    info->memory_bytes_per_second = 2.0 * 1e3 * clock_khz * (bus_bits / 8.0);
+  }
   return cudaSuccess;
 }
 
@@ -71,9 +83,28 @@ int release(void* memory) {
   return told(cudaFree(memory));
 }
 
-int create_stream(void** stream) {
+int peer_access(int device, int peer, int* possible) {
+  return told(cudaDeviceCanAccessPeer(possible, device, peer));
+}
+
+int register_host(void* memory, std::size_t bytes) {
+  return told(cudaHostRegister(memory, bytes, cudaHostRegisterDefault));
+}
+
+int unregister_host(void* memory) {
+  return told(cudaHostUnregister(memory));
+}
+
+int create_stream(void** stream, int high_priority) {
+  int lowest = 0;
+  int highest = 0;
+  if (const cudaError_t status = cudaDeviceGetStreamPriorityRange(&lowest, &highest);
+      status != cudaSuccess) {
+    return told(status);
+  }
   cudaStream_t made = nullptr;
-  const cudaError_t status = cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking);
+  const cudaError_t status = cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking,
+                                                          high_priority != 0 ? highest : lowest);
   *stream = made;
   return told(status);
 }
@@ -86,6 +117,42 @@ int synchronize(void* stream) {
   return told(cudaStreamSynchronize(native(stream)));
 }
 
+cudaEvent_t native_event(void* event) {
+  return static_cast<cudaEvent_t>(event);
+}
+
+int create_event(void** event, int timed) {
+  cudaEvent_t made = nullptr;
+  const cudaError_t status =
+      cudaEventCreateWithFlags(&made, timed != 0 ? cudaEventDefault : cudaEventDisableTiming);
+  *event = made;
+  return told(status);
+}
+
+int destroy_event(void* event) {
+  return told(cudaEventDestroy(native_event(event)));
+}
+
+int record_event(void* event, void* stream) {
+  return told(cudaEventRecord(native_event(event), native(stream)));
+}
+
+int wait_event(void* stream, void* event) {
+  return told(cudaStreamWaitEvent(native(stream), native_event(event)));
+}
+
+int synchronize_event(void* event) {
+  return told(cudaEventSynchronize(native_event(event)));
+}
+
+int query_event(void* event) {
+  return told(cudaEventQuery(native_event(event)));
+}
+
+int elapsed_ms(float* ms, void* begin, void* end) {
+  return told(cudaEventElapsedTime(ms, native_event(begin), native_event(end)));
+}
+
 int copy_to_device(void* to, const void* from, std::size_t bytes, void* stream) {
   return told(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, native(stream)));
 }
@@ -94,25 +161,22 @@ int copy_to_host(void* to, const void* from, std::size_t bytes, void* stream) {
   return told(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, native(stream)));
 }
 
-constexpr Api kApi{kAbiVersion,
-                   error_text,
-                   versions,
-                   device_count,
-                   device_info,
-                   use_device,
-                   memory_info,
-                   allocate,
-                   release,
-                   create_stream,
-                   destroy_stream,
-                   synchronize,
-                   copy_to_device,
-                   copy_to_host,
-                   bias_gradient,
-                   max_pool_forward,
-                   max_pool_backward,
-                   softmax_cross_entropy,
-                   update};
+int copy(void* to, const void* from, std::size_t bytes, void* stream) {
+  return told(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, native(stream)));
+}
+
+int fill(void* memory, int byte, std::size_t bytes, void* stream) {
+  return told(cudaMemsetAsync(memory, byte, bytes, native(stream)));
+}
+
+const Api kApi{kAbiVersion,   error_text,     versions,       device_count,
+               device_info,   peer_access,    use_device,     memory_info,
+               allocate,      release,        register_host,  unregister_host,
+               create_stream, destroy_stream, synchronize,    create_event,
+               destroy_event, record_event,   wait_event,     synchronize_event,
+               query_event,   elapsed_ms,     copy_to_device, copy_to_host,
+               copy,          fill,           each,           rows,
+               update,        kMathApi,       kNcclApi};
 
 }  // namespace
 }  // namespace paceline::cuda

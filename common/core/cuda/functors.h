@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The functors that the CUDA module has kernels for. Their place in these lists is how the program
+// names them, so program and module are built from one copy of this file (abi.h's version tells).
+#pragma once
+
+#include <cstddef>
+#include <tuple>
+#include <type_traits>
+
+#include "common/core/kernels.h"
+
+namespace paceline::cuda {
+
+/// Run by kernels::for_each: a thread per element.
+using EachFunctors = std::tuple<kernels::AddScaled, kernels::Multiply>;
+
+/// Run by kernels::for_rows: a warp per row.
+using RowFunctors = std::tuple<kernels::BiasGradient, kernels::MaxPoolForward,
+                               kernels::MaxPoolBackward, kernels::SoftmaxCrossEntropy>;
+
+/// Place of F in a list; a functor that is not there does not compile.
+template <typename F, typename List>
+struct PlaceOf;
+template <typename F, typename... Rest>
+struct PlaceOf<F, std::tuple<F, Rest...>> : std::integral_constant<int, 0> {};
+template <typename F, typename First, typename... Rest>
+struct PlaceOf<F, std::tuple<First, Rest...>>
+    : std::integral_constant<int, 1 + PlaceOf<F, std::tuple<Rest...>>::value> {};
+
+}  // namespace paceline::cuda

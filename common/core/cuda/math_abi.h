@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrix products and convolutions of the CUDA module: cuBLASLt and cuDNN, behind C's calling
+// convention (see abi.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/core/precision.h"
+
+namespace paceline::cuda {
+
+struct MathOptions {
+  std::int32_t tf32;         ///< fp32 products may run on tensor cores in TF32
+  const char* blas_library;  ///< file of libcublasLt; borrowed during the call
+  const char* dnn_library;   ///< file of libcudnn; null: no convolutions
+};
+
+enum class Epilogue : std::int32_t { none, bias, bias_relu, bias_gelu };
+
+/// C[rows, columns] = epilogue(alpha·A·B + beta·C) for `batch` matrices, all row-major:
+/// A is [rows, inner], or [inner, rows] if transposed; B is [inner, columns], or [columns, inner].
+/// Sums are fp32.
+struct Matmul {
+  Precision format;  ///< of A, B and, unless fp32_output, of C
+  std::int32_t fp32_output;
+  std::int32_t a_transposed;
+  std::int32_t b_transposed;
+  Epilogue epilogue;
+  std::int64_t rows;
+  std::int64_t columns;
+  std::int64_t inner;
+  std::int64_t a_stride;  ///< elements between rows as stored; likewise below
+  std::int64_t b_stride;
+  std::int64_t c_stride;
+  std::int64_t batch;
+  std::int64_t a_step;  ///< elements between matrices of the batch
+  std::int64_t b_step;
+  std::int64_t c_step;
+  float alpha;
+  float beta;
+  const void* a;
+  const void* b;
+  void* c;
+  const float* bias;  ///< [columns], fp32; with an epilogue that has one. GELU is the tanh form
+};
+
+/// y[n, h, w, o] = Σ_{i, j, c} x[n, h·stride+i−padding, w·stride+j−padding, c]·filter[o, i, j, c],
+/// square kernels. All tensors in `format`, NHWC, the filter OHWI; sums are fp32.
+struct Convolution {
+  Precision format;
+  std::int32_t kernel;
+  std::int32_t stride;
+  std::int32_t padding;
+  std::int64_t samples;
+  std::int64_t height;  ///< of the input
+  std::int64_t width;
+  std::int64_t channels;
+  std::int64_t outputs;
+};
+
+/// A Math is made for the calling thread's current device and used by one thread at a time; work is
+/// queued on `stream`, and its workspace is reused from call to call, so all calls of one Math take
+/// the same stream. It remembers the plan of every shape that it has seen.
+struct MathApi {
+  int (*create)(void** math, const MathOptions* options, void* stream);
+  int (*destroy)(void* math);
+  int (*matmul)(void* math, const Matmul* product);
+  int (*convolve)(void* math, const Convolution* shape, const void* x, const void* filter, void* y);
+  int (*convolve_input_gradient)(void* math, const Convolution* shape, const void* dy,
+                                 const void* filter, void* dx);
+  /// d_filter is overwritten.
+  int (*convolve_filter_gradient)(void* math, const Convolution* shape, const void* x,
+                                  const void* dy, void* d_filter);
+  std::size_t (*workspace_bytes)(const void* math);
+};
+
+}  // namespace paceline::cuda

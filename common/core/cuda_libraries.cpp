@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/core/cuda_libraries.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <initializer_list>
+#include <string_view>
+
+namespace paceline {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string_view environment_text(const char* name) {
+  const char* text = std::getenv(name);
+  return text != nullptr ? text : "";
+}
+
+/// Calls use(part) for every non-empty part between colons.
+template <typename Use>
+void for_each_part(std::string_view list, Use use) {
+  while (!list.empty()) {
+    const std::size_t end = std::min(list.find(':'), list.size());
+    if (end > 0) {
+      use(fs::path(list.substr(0, end)));
+    }
+    list.remove_prefix(std::min(end + 1, list.size()));
+  }
+}
+
+std::vector<fs::path> folders_in(const fs::path& folder) {
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    if (at->is_directory(error)) {
+      found.push_back(at->path());
+    }
+  }
+  std::ranges::sort(found);
+  return found;
+}
+
+/// PREFIX/lib/python3*/{site,dist}-packages/nvidia/*/lib
+void add_python(const fs::path& prefix, std::vector<fs::path>& folders) {
+  for (const fs::path& version : folders_in(prefix / "lib")) {
+    if (!version.filename().string().starts_with("python3")) {
+      continue;
+    }
+    for (const char* packages : {"site-packages", "dist-packages"}) {
+      for (const fs::path& package : folders_in(version / packages / "nvidia")) {
+        folders.push_back(package / "lib");
+      }
+    }
+  }
+}
+
+std::vector<fs::path> usual_folders() {
+  std::vector<fs::path> folders;
+  for_each_part(environment_text("PACELINE_CUDA_LIBRARIES"),
+                [&](const fs::path& folder) { folders.push_back(folder); });
+  std::vector<fs::path> prefixes;
+  for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
+    if (const std::string_view prefix = environment_text(name); !prefix.empty()) {
+      prefixes.emplace_back(prefix);
+    }
+  }
+  for_each_part(environment_text("PATH"), [&](const fs::path& folder) {
+    std::error_code error;
+    if (fs::exists(folder / "python3", error)) {
+      prefixes.push_back(folder.parent_path());
+    }
+  });
+  for (const fs::path& prefix : prefixes) {
+    add_python(prefix, folders);
+  }
+  const std::string_view home = environment_text("CUDA_HOME");
+  const fs::path cuda = home.empty() ? fs::path("/usr/local/cuda") : fs::path(home);
+  for (const char* part : {"lib64", "lib"}) {
+    folders.push_back(cuda / part);
+  }
+  return folders;
+}
+
+}  // namespace
+
+CudaLibraries::CudaLibraries() : CudaLibraries(usual_folders()) {}
+
+CudaLibraries::CudaLibraries(std::vector<fs::path> folders) : folders_(std::move(folders)) {}
+
+std::string CudaLibraries::find(std::initializer_list<const char*> names) const {
+  for (const char* name : names) {
+    for (const fs::path& folder : folders_) {
+      std::error_code error;
+      if (fs::exists(folder / name, error)) {
+        return (folder / name).string();
+      }
+    }
+  }
+  return *names.begin();
+}
+
+std::string CudaLibraries::blas() const {
+  return find({"libcublasLt.so.13", "libcublasLt.so.12"});
+}
+
+std::string CudaLibraries::dnn() const {
+  return find({"libcudnn.so.9"});
+}
+
+std::string CudaLibraries::nccl() const {
+  return find({"libnccl.so.2"});
+}
+
+}  // namespace paceline

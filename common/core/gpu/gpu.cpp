@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/core/gpu/gpu.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "common/base/error.h"
+#include "common/core/cuda_libraries.h"
+
+namespace paceline {
+
+namespace {
+
+const CudaModule& usable(const CudaModule& module) {
+  if (!module.usable()) {
+    throw ConfigError(fmt::format("device = cuda: {}", module.reason()));
+  }
+  return module;
+}
+
+int existing(const CudaModule& module, int index) {
+  const auto devices = static_cast<int>(module.devices().size());
+  if (index < 0 || index >= devices) {
+    throw ConfigError(
+        fmt::format("cuda.device = {}: there is no such GPU, allowed 0..{}", index, devices - 1));
+  }
+  module.check(module.api().use_device(index), "choosing the device");
+  return index;
+}
+
+class GpuArena final : public DeviceArena {
+ public:
+  GpuArena(Gpu& gpu, std::size_t floats, std::string_view what)
+      : memory_(gpu, floats * sizeof(float), what), floats_(floats) {
+    gpu.clear(values());
+  }
+  [[nodiscard]] std::span<float> values() noexcept override {
+    return {memory_.as<float>(), floats_};
+  }
+
+ private:
+  GpuMemory memory_;
+  std::size_t floats_;
+};
+
+}  // namespace
+
+GpuEvent::GpuEvent(const CudaModule& module, bool timed) : module_(module) {
+  module_.check(module_.api().create_event(&event_, timed ? 1 : 0), "creating an event");
+}
+
+GpuEvent::~GpuEvent() {
+  static_cast<void>(module_.api().destroy_event(event_));
+}
+
+void GpuEvent::synchronize() const {
+  module_.check(module_.api().synchronize_event(event_), "waiting for an event");
+}
+
+bool GpuEvent::reached() const {
+  const int status = module_.api().query_event(event_);
+  if (status == cuda::kNotReady) {
+    return false;
+  }
+  module_.check(status, "asking for an event");
+  return true;
+}
+
+double GpuEvent::seconds_since(const GpuEvent& begin) const {
+  float ms = 0.0F;
+  module_.check(module_.api().elapsed_ms(&ms, begin.event_, event_), "timing with events");
+  return static_cast<double>(ms) / 1e3;
+}
+
+GpuStream::GpuStream(const CudaModule& module, bool high_priority) : module_(module) {
+  module_.check(module_.api().create_stream(&stream_, high_priority ? 1 : 0), "creating a stream");
+}
+
+GpuStream::~GpuStream() {
+  static_cast<void>(module_.api().destroy_stream(stream_));
+}
+
+void GpuStream::wait(const Event& event) {
+  module_.check(module_.api().wait_event(stream_, event.native()), "making a stream wait");
+}
+
+void GpuStream::record(Event& event) {
+  module_.check(module_.api().record_event(event.native(), stream_), "recording an event");
+}
+
+void GpuStream::synchronize() {
+  module_.check(module_.api().synchronize(stream_), "waiting for a stream");
+}
+
+GpuMemory::GpuMemory(Gpu& gpu, std::size_t bytes, std::string_view what)
+    : gpu_(&gpu), bytes_(bytes) {
+  if (bytes == 0) {
+    return;
+  }
+  const cuda::Api& api = gpu.api();
+  if (const int status = api.allocate(&memory_, bytes); status != cuda::kSuccess) {
+    std::size_t free_bytes = 0;
+    std::size_t total_bytes = 0;
+    static_cast<void>(api.memory_info(&free_bytes, &total_bytes));
+    throw Error(fmt::format("GPU {}: {} wants {} bytes, {} of {} are free: {}", gpu.index(), what,
+                            bytes, free_bytes, total_bytes, api.error_text(status)));
+  }
+  gpu.held_ += bytes;
+  gpu.peak_ = std::max(gpu.peak_, gpu.held_);
+}
+
+GpuMemory::~GpuMemory() {
+  if (memory_ != nullptr) {
+    static_cast<void>(gpu_->api().release(memory_));
+    gpu_->held_ -= bytes_;
+  }
+}
+
+GpuMemory::GpuMemory(GpuMemory&& other) noexcept
+    : gpu_(other.gpu_),
+      memory_(std::exchange(other.memory_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)) {}
+
+GpuMemory& GpuMemory::operator=(GpuMemory&& other) noexcept {
+  std::swap(gpu_, other.gpu_);
+  std::swap(memory_, other.memory_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+PinnedRange::PinnedRange(const CudaModule& module, std::span<std::byte> memory)
+    : module_(module), memory_(memory) {
+  if (!memory_.empty()) {
+    module_.check(module_.api().register_host(memory_.data(), memory_.size()),
+                  fmt::format("page-locking {} bytes of host memory", memory_.size()));
+  }
+}
+
+PinnedRange::~PinnedRange() {
+  if (!memory_.empty()) {
+    static_cast<void>(module_.api().unregister_host(memory_.data()));
+  }
+}
+
+Gpu::Gpu(const CudaModule& module, const GpuOptions& options)
+    : module_(usable(module)),
+      api_(module.api()),
+      options_(options),
+      index_(existing(module, options.index)),
+      stream_(module) {}
+
+Gpu::~Gpu() {
+  if (math_ != nullptr) {
+    static_cast<void>(api_.math.destroy(math_));
+  }
+}
+
+std::unique_ptr<Event> Gpu::make_event() {
+  return std::make_unique<GpuEvent>(module_);
+}
+
+std::unique_ptr<DeviceArena> Gpu::allocate(std::size_t floats, std::string_view what) {
+  return std::make_unique<GpuArena>(*this, floats, what);
+}
+
+void Gpu::clear(std::span<float> values) {
+  if (!values.empty()) {
+    check(api_.fill(values.data(), 0, values.size_bytes(), stream_.native()), "clearing memory");
+  }
+}
+
+void Gpu::add(std::span<float> to, std::span<const float> from) {
+  each(static_cast<std::int64_t>(to.size()),
+       kernels::AddScaled{to.data(), from.data(), to.data(), 1.0F}, "adding");
+}
+
+void Gpu::multiply(std::span<float> values, float factor) {
+  each(static_cast<std::int64_t>(values.size()), kernels::Multiply{values.data(), factor},
+       "scaling");
+}
+
+void Gpu::download(std::span<const float> values, std::span<float> host) {
+  check(api_.copy_to_host(host.data(), values.data(), host.size_bytes(), stream_.native()),
+        "copying to the host");
+  stream_.synchronize();
+}
+
+void Gpu::upload(std::span<const float> host, std::span<float> values) {
+  check(api_.copy_to_device(values.data(), host.data(), host.size_bytes(), stream_.native()),
+        "copying to the device");
+  stream_.synchronize();
+}
+
+void* Gpu::math() {
+  if (math_ == nullptr) {
+    const CudaLibraries& libraries = module_.libraries();
+    const std::string blas = libraries.blas();
+    const std::string dnn = libraries.dnn();
+    const cuda::MathOptions options{options_.tf32 ? 1 : 0, blas.c_str(), dnn.c_str()};
+    check(api_.math.create(&math_, &options, stream_.native()),
+          fmt::format("opening {} and {}", blas, dnn));
+  }
+  return math_;
+}
+
+void Gpu::make_current() const {
+  check(api_.use_device(index_), "choosing the device");
+}
+
+Gpu& as_gpu(Device& device) {
+  if (device.kind() != DeviceKind::cuda) {
+    throw Error("this backend keeps its weights on a GPU: it needs device = cuda");
+  }
+  return static_cast<Gpu&>(device);
+}
+
+}  // namespace paceline

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// A GPU as the program sees it: memory, streams, events, kernels and products of the CUDA module,
+// with statuses turned into exceptions.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "common/core/cuda/functors.h"
+#include "common/core/cuda_module.h"
+#include "common/core/device.h"
+
+namespace paceline {
+
+class Gpu;
+
+/// Reusable; a point is recorded, waited for and recorded again.
+class GpuEvent final : public Event {
+ public:
+  /// `timed`: elapsed_s() can be asked, at some cost per record.
+  explicit GpuEvent(const CudaModule& module, bool timed = false);
+  ~GpuEvent() override;
+  void synchronize() const override;
+  [[nodiscard]] bool reached() const;
+  [[nodiscard]] void* native() const noexcept override { return event_; }
+  /// Device time between two timed events that were reached.
+  [[nodiscard]] double seconds_since(const GpuEvent& begin) const;
+
+ private:
+  const CudaModule& module_;
+  void* event_ = nullptr;
+};
+
+class GpuStream final : public Stream {
+ public:
+  explicit GpuStream(const CudaModule& module, bool high_priority = false);
+  ~GpuStream() override;
+  [[nodiscard]] void* native() const noexcept override { return stream_; }
+  void wait(const Event& event) override;
+  void record(Event& event) override;
+  void synchronize() override;
+
+ private:
+  const CudaModule& module_;
+  void* stream_ = nullptr;
+};
+
+/// Device memory, not cleared, that grows when asked to. Outlived by the Gpu.
+class GpuMemory {
+ public:
+  GpuMemory() = default;
+  GpuMemory(Gpu& gpu, std::size_t bytes, std::string_view what);
+  ~GpuMemory();
+  GpuMemory(GpuMemory&& other) noexcept;
+  GpuMemory& operator=(GpuMemory&& other) noexcept;
+  GpuMemory(const GpuMemory&) = delete;
+  GpuMemory& operator=(const GpuMemory&) = delete;
+
+  [[nodiscard]] std::size_t size() const noexcept { return bytes_; }
+  template <typename T = void>
+  [[nodiscard]] T* as() const noexcept {
+    return static_cast<T*>(memory_);
+  }
+
+ private:
+  Gpu* gpu_ = nullptr;
+  void* memory_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+/// Page-locks memory of the host for as long as it lives, so that copies run beside other work.
+class PinnedRange {
+ public:
+  PinnedRange(const CudaModule& module, std::span<std::byte> memory);
+  ~PinnedRange();
+  PinnedRange(const PinnedRange&) = delete;
+  PinnedRange& operator=(const PinnedRange&) = delete;
+
+ private:
+  const CudaModule& module_;
+  std::span<std::byte> memory_;
+};
+
+struct GpuOptions {
+  int index = 0;      ///< among module.devices()
+  bool tf32 = false;  ///< fp32 products on tensor cores
+};
+
+/// Makes its device the current one of the thread that constructs it; that thread alone uses it,
+/// except where a Stream or Event says otherwise. Another thread that queues work calls
+/// make_current() first.
+class Gpu final : public Device {
+ public:
+  /// Throws ConfigError when the module is not usable (the reason in its words) or has no such
+  /// device.
+  Gpu(const CudaModule& module, const GpuOptions& options);
+  ~Gpu() override;
+
+  [[nodiscard]] DeviceKind kind() const noexcept override { return DeviceKind::cuda; }
+  [[nodiscard]] GpuStream& stream() noexcept override { return stream_; }
+  [[nodiscard]] std::unique_ptr<Event> make_event() override;
+  [[nodiscard]] std::unique_ptr<DeviceArena> allocate(std::size_t floats,
+                                                      std::string_view what) override;
+  void clear(std::span<float> values) override;
+  void add(std::span<float> to, std::span<const float> from) override;
+  void multiply(std::span<float> values, float factor) override;
+  void download(std::span<const float> values, std::span<float> host) override;
+  void upload(std::span<const float> host, std::span<float> values) override;
+
+  [[nodiscard]] const CudaModule& module() const noexcept { return module_; }
+  [[nodiscard]] const cuda::Api& api() const noexcept { return api_; }
+  [[nodiscard]] int index() const noexcept { return index_; }
+  /// The handle that cuda::MathApi takes; opens cuBLASLt (and cuDNN) at the first call. Throws
+  /// Error naming the library that is missing.
+  [[nodiscard]] void* math();
+  void make_current() const;
+  /// Throws Error "CUDA: WHAT: text" unless status is a success.
+  void check(int status, std::string_view what) const { module_.check(status, what); }
+  /// Bytes held by GpuMemory and arenas now, and at most.
+  [[nodiscard]] std::size_t held_bytes() const noexcept { return held_; }
+  [[nodiscard]] std::size_t peak_bytes() const noexcept { return peak_; }
+
+  /// Queues f(i) for i in [0, n), or f(team, row) for every row, on stream().
+  template <typename F>
+  void each(std::int64_t n, const F& functor, std::string_view what) {
+    each(n, functor, stream_, what);
+  }
+  template <typename F>
+  void each(std::int64_t n, const F& functor, const GpuStream& on, std::string_view what) {
+    check(api_.each(cuda::PlaceOf<F, cuda::EachFunctors>::value, &functor, n, on.native()), what);
+  }
+  template <typename F>
+  void rows(std::int64_t count, const F& functor, std::string_view what) {
+    check(api_.rows(cuda::PlaceOf<F, cuda::RowFunctors>::value, &functor, count, stream_.native()),
+          what);
+  }
+
+ private:
+  friend class GpuMemory;
+  const CudaModule& module_;
+  const cuda::Api& api_;
+  GpuOptions options_;
+  int index_;
+  GpuStream stream_;
+  void* math_ = nullptr;
+  std::size_t held_ = 0;
+  std::size_t peak_ = 0;
+};
+
+/// Throws Error unless `device` is a GPU.
+[[nodiscard]] Gpu& as_gpu(Device& device);
+
+}  // namespace paceline

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/host_math.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "common/base/half.h"
+
+namespace paceline::test {
+
+namespace {
+
+/// Elements of a tensor in one of the formats.
+class Elements {
+ public:
+  Elements(const void* memory, Precision format)
+      : memory_(const_cast<void*>(memory)), format_(format) {}
+  [[nodiscard]] double get(std::int64_t i) const {
+    if (format_ == Precision::fp32) {
+      return static_cast<double>(static_cast<const float*>(memory_)[i]);
+    }
+    const std::uint16_t bits = static_cast<const std::uint16_t*>(memory_)[i];
+    return static_cast<double>(format_ == Precision::bf16 ? from_bfloat(bits) : from_half(bits));
+  }
+  void set(std::int64_t i, double value) const {
+    const auto rounded = static_cast<float>(value);
+    if (format_ == Precision::fp32) {
+      static_cast<float*>(memory_)[i] = rounded;
+    } else {
+      static_cast<std::uint16_t*>(memory_)[i] =
+          format_ == Precision::bf16 ? to_bfloat(rounded) : to_half(rounded);
+    }
+  }
+
+ private:
+  void* memory_;
+  Precision format_;
+};
+
+double finished(const cuda::Matmul& p, double value, std::int64_t column) {
+  if (p.epilogue == cuda::Epilogue::none) {
+    return value;
+  }
+  value += static_cast<double>(p.bias[column]);
+  if (p.epilogue == cuda::Epilogue::bias_relu) {
+    return value > 0.0 ? value : 0.0;
+  }
+  if (p.epilogue == cuda::Epilogue::bias_gelu) {
+    const double u = 0.7978845608028654 * (value + 0.044715 * value * value * value);
+    return 0.5 * value * (1.0 + std::tanh(u));
+  }
+  return value;
+}
+
+/// Calls visit(input element, filter element, output element) for every product of a convolution.
+template <typename Visit>
+void for_each_product(const cuda::Convolution& s, Visit visit) {
+  const std::int64_t rows = (s.height + 2 * s.padding - s.kernel) / s.stride + 1;
+  const std::int64_t columns = (s.width + 2 * s.padding - s.kernel) / s.stride + 1;
+  for (std::int64_t place = 0; place < s.samples * rows * columns; ++place) {
+    const std::int64_t n = place / (rows * columns);
+    const std::int64_t top = place / columns % rows * s.stride - s.padding;
+    const std::int64_t left = place % columns * s.stride - s.padding;
+    for (std::int64_t i = std::max<std::int64_t>(0, -top); i < s.kernel && top + i < s.height;
+         ++i) {
+      for (std::int64_t j = std::max<std::int64_t>(0, -left); j < s.kernel && left + j < s.width;
+           ++j) {
+        const std::int64_t x = ((n * s.height + top + i) * s.width + left + j) * s.channels;
+        for (std::int64_t o = 0; o < s.outputs; ++o) {
+          const std::int64_t filter = ((o * s.kernel + i) * s.kernel + j) * s.channels;
+          for (std::int64_t c = 0; c < s.channels; ++c) {
+            visit(x + c, filter + c, place * s.outputs + o);
+          }
+        }
+      }
+    }
+  }
+}
+
+std::int64_t outputs_of(const cuda::Convolution& s) {
+  const std::int64_t rows = (s.height + 2 * s.padding - s.kernel) / s.stride + 1;
+  const std::int64_t columns = (s.width + 2 * s.padding - s.kernel) / s.stride + 1;
+  return s.samples * rows * columns * s.outputs;
+}
+
+void store(const std::vector<double>& sums, const Elements& to) {
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    to.set(static_cast<std::int64_t>(i), sums[i]);
+  }
+}
+
+std::vector<double> zeros(std::int64_t n) {
+  return std::vector<double>(static_cast<std::size_t>(n));
+}
+
+double& at(std::vector<double>& values, std::int64_t i) {
+  return values[static_cast<std::size_t>(i)];
+}
+
+}  // namespace
+
+void host_matmul(const cuda::Matmul& p) {
+  const Elements a(p.a, p.format);
+  const Elements b(p.b, p.format);
+  const Elements c(p.c, p.fp32_output != 0 ? Precision::fp32 : p.format);
+  for (std::int64_t m = 0; m < p.batch; ++m) {
+    for (std::int64_t row = 0; row < p.rows; ++row) {
+      for (std::int64_t column = 0; column < p.columns; ++column) {
+        double sum = 0.0;
+        for (std::int64_t k = 0; k < p.inner; ++k) {
+          const std::int64_t in_a =
+              p.a_transposed != 0 ? k * p.a_stride + row : row * p.a_stride + k;
+          const std::int64_t in_b =
+              p.b_transposed != 0 ? column * p.b_stride + k : k * p.b_stride + column;
+          sum += a.get(m * p.a_step + in_a) * b.get(m * p.b_step + in_b);
+        }
+        const std::int64_t in_c = m * p.c_step + row * p.c_stride + column;
+        sum *= static_cast<double>(p.alpha);
+        if (p.beta != 0.0F) {
+          sum += static_cast<double>(p.beta) * c.get(in_c);
+        }
+        c.set(in_c, finished(p, sum, column));
+      }
+    }
+  }
+}
+
+void host_convolve(const cuda::Convolution& shape, const void* x, const void* filter, void* y) {
+  const Elements in(x, shape.format);
+  const Elements weights(filter, shape.format);
+  std::vector<double> sums = zeros(outputs_of(shape));
+  for_each_product(shape, [&](std::int64_t i, std::int64_t f, std::int64_t o) {
+    at(sums, o) += in.get(i) * weights.get(f);
+  });
+  store(sums, Elements(y, shape.format));
+}
+
+void host_input_gradient(const cuda::Convolution& shape, const void* dy, const void* filter,
+                         void* dx) {
+  const Elements out(dy, shape.format);
+  const Elements weights(filter, shape.format);
+  std::vector<double> sums = zeros(shape.samples * shape.height * shape.width * shape.channels);
+  for_each_product(shape, [&](std::int64_t i, std::int64_t f, std::int64_t o) {
+    at(sums, i) += out.get(o) * weights.get(f);
+  });
+  store(sums, Elements(dx, shape.format));
+}
+
+void host_filter_gradient(const cuda::Convolution& shape, const void* x, const void* dy,
+                          void* d_filter) {
+  const Elements in(x, shape.format);
+  const Elements out(dy, shape.format);
+  std::vector<double> sums = zeros(shape.outputs * shape.kernel * shape.kernel * shape.channels);
+  for_each_product(shape, [&](std::int64_t i, std::int64_t f, std::int64_t o) {
+    at(sums, f) += in.get(i) * out.get(o);
+  });
+  store(sums, Elements(d_filter, shape.format));
+}
+
+}  // namespace paceline::test

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/host_module.h"
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "common/core/cuda/functors.h"
+#include "common/core/optimizer_rules.h"
+#include "tests/support/host_math.h"
+#include "tests/support/host_nccl.h"
+#include "tests/support/host_stream.h"
+
+namespace paceline::test {
+
+namespace {
+
+using cuda::kSuccess;
+
+constexpr int kDevices = 8;
+constexpr std::uint64_t kDeviceBytes = std::uint64_t{8} << 30;
+
+/// What is allocated, for all devices together.
+struct HostMemory {
+  std::mutex mutex;
+  std::map<void*, std::size_t> blocks;
+  std::size_t held = 0;
+  std::size_t limit = kDeviceBytes;
+};
+
+HostMemory& host_memory() {
+  static HostMemory memory;
+  return memory;
+}
+
+HostStream& stream_of(void* stream) {
+  return *static_cast<HostStream*>(stream);
+}
+
+HostEvent& event_of(void* event) {
+  return *static_cast<HostEvent*>(event);
+}
+
+template <typename Work>
+int queue(void* stream, Work work) {
+  stream_of(stream).queue(std::move(work));
+  return kSuccess;
+}
+
+const char* error_text(int status) {
+  return status == cuda::kOutOfMemory ? "out of memory" : "an error of the double";
+}
+
+int versions(int* driver, int* runtime) {
+  *driver = 13000;
+  *runtime = 13000;
+  return kSuccess;
+}
+
+int device_count(int* count) {
+  *count = kDevices;
+  return kSuccess;
+}
+
+int device_info(int device, cuda::DeviceInfo* info) {
+  *info = {};
+  std::snprintf(info->name, sizeof info->name, "Double %d (no GPU)", device);
+  std::snprintf(info->bus_id, sizeof info->bus_id, "0000:%02x:00.0", static_cast<unsigned>(device));
+  info->memory_bytes = kDeviceBytes;
+  info->major = 9;
+  return kSuccess;
+}
+
+int peer_access(int device, int peer, int* possible) {
+  *possible = device != peer ? 1 : 0;
+  return kSuccess;
+}
+
+int use_device(int device) {
+  return device >= 0 && device < kDevices ? kSuccess : 101;
+}
+
+int memory_info(std::size_t* free_bytes, std::size_t* total_bytes) {
+  HostMemory& memory = host_memory();
+  const std::lock_guard lock(memory.mutex);
+  *free_bytes = memory.limit - memory.held;
+  *total_bytes = memory.limit;
+  return kSuccess;
+}
+
+int allocate(void** made, std::size_t bytes) {
+  HostMemory& memory = host_memory();
+  const std::lock_guard lock(memory.mutex);
+  if (memory.held + bytes > memory.limit) {
+    return cuda::kOutOfMemory;
+  }
+  constexpr std::size_t kAlignment = 256;
+  *made = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  std::memset(*made, 0xFF, bytes);  // not-a-number, so that nobody counts on zeros
+  memory.blocks[*made] = bytes;
+  memory.held += bytes;
+  return kSuccess;
+}
+
+int release(void* block) {
+  HostMemory& memory = host_memory();
+  const std::lock_guard lock(memory.mutex);
+  const auto found = memory.blocks.find(block);
+  if (found == memory.blocks.end()) {
+    return 1;
+  }
+  memory.held -= found->second;
+  memory.blocks.erase(found);
+  std::free(block);
+  return kSuccess;
+}
+
+int register_host(void* /*memory*/, std::size_t /*bytes*/) {
+  return kSuccess;
+}
+
+int unregister_host(void* /*memory*/) {
+  return kSuccess;
+}
+
+int create_stream(void** stream, int /*high_priority*/) {
+  *stream = std::make_unique<HostStream>().release();
+  return kSuccess;
+}
+
+int destroy_stream(void* stream) {
+  const std::unique_ptr<HostStream> owned(&stream_of(stream));
+  return kSuccess;
+}
+
+int synchronize(void* stream) {
+  stream_of(stream).synchronize();
+  return kSuccess;
+}
+
+int create_event(void** event, int /*timed*/) {
+  *event = std::make_unique<HostEvent>().release();
+  return kSuccess;
+}
+
+int destroy_event(void* event) {
+  const std::unique_ptr<HostEvent> owned(&event_of(event));
+  return kSuccess;
+}
+
+int record_event(void* event, void* stream) {
+  stream_of(stream).record(event_of(event));
+  return kSuccess;
+}
+
+int wait_event(void* stream, void* event) {
+  stream_of(stream).wait(event_of(event));
+  return kSuccess;
+}
+
+int synchronize_event(void* event) {
+  if (const auto point = event_of(event).point()) {
+    point->wait();
+  }
+  return kSuccess;
+}
+
+int query_event(void* event) {
+  const auto point = event_of(event).point();
+  return point == nullptr || point->reached() ? kSuccess : cuda::kNotReady;
+}
+
+int elapsed_ms(float* ms, void* /*begin*/, void* /*end*/) {
+  *ms = 0.0F;  // the double measures nothing
+  return kSuccess;
+}
+
+int copy(void* to, const void* from, std::size_t bytes, void* stream) {
+  return queue(stream, [=] { std::memcpy(to, from, bytes); });
+}
+
+int fill(void* memory, int byte, std::size_t bytes, void* stream) {
+  return queue(stream, [=] { std::memset(memory, byte, bytes); });
+}
+
+/// Queues the functor of list F that has place `id`; Run says how.
+template <typename List, int Place, typename Run>
+int queue_functor(int id, const void* functor, void* stream, Run run) {
+  if constexpr (Place < static_cast<int>(std::tuple_size_v<List>)) {
+    if (id == Place) {
+      using F = std::tuple_element_t<static_cast<std::size_t>(Place), List>;
+      const F copy = *static_cast<const F*>(functor);
+      return queue(stream, [copy, run] { run(copy); });
+    }
+    return queue_functor<List, Place + 1>(id, functor, stream, run);
+  } else {
+    return 1;
+  }
+}
+
+int each(int id, const void* functor, std::int64_t n, void* stream) {
+  return queue_functor<cuda::EachFunctors, 0>(id, functor, stream,
+                                              [n](const auto& f) { kernels::for_each(n, f); });
+}
+
+int rows(int id, const void* functor, std::int64_t count, void* stream) {
+  return queue_functor<cuda::RowFunctors, 0>(
+      id, functor, stream, [count](const auto& f) { kernels::for_rows(count, f); });
+}
+
+int update(const OptimizerSpec* spec, const UpdateInfo* info,
+           const kernels::UpdateOperands* operands, std::int64_t elements, void* stream) {
+  return queue(stream, [spec = *spec, info = *info, operands = *operands, elements] {
+    kernels::with_update_rule(operands, spec, info,
+                              [&](const auto& rule) { kernels::for_each(elements, rule); });
+  });
+}
+
+/// A Math of the double: the stream.
+struct HostMath {
+  void* stream;
+};
+
+int create_math(void** math, const cuda::MathOptions* /*options*/, void* stream) {
+  *math = std::make_unique<HostMath>(HostMath{stream}).release();
+  return kSuccess;
+}
+
+int destroy_math(void* math) {
+  const std::unique_ptr<HostMath> owned(static_cast<HostMath*>(math));
+  return kSuccess;
+}
+
+void* math_stream(void* math) {
+  return static_cast<HostMath*>(math)->stream;
+}
+
+int matmul(void* math, const cuda::Matmul* product) {
+  return queue(math_stream(math), [product = *product] { host_matmul(product); });
+}
+
+int convolve(void* math, const cuda::Convolution* shape, const void* x, const void* filter,
+             void* y) {
+  return queue(math_stream(math), [=, s = *shape] { host_convolve(s, x, filter, y); });
+}
+
+int input_gradient(void* math, const cuda::Convolution* shape, const void* dy, const void* filter,
+                   void* dx) {
+  return queue(math_stream(math), [=, s = *shape] { host_input_gradient(s, dy, filter, dx); });
+}
+
+int filter_gradient(void* math, const cuda::Convolution* shape, const void* x, const void* dy,
+                    void* d_filter) {
+  return queue(math_stream(math), [=, s = *shape] { host_filter_gradient(s, x, dy, d_filter); });
+}
+
+std::size_t workspace_bytes(const void* /*math*/) {
+  return 0;
+}
+
+}  // namespace
+
+const cuda::Api& host_module() {
+  static const cuda::Api api{cuda::kAbiVersion,
+                             error_text,
+                             versions,
+                             device_count,
+                             device_info,
+                             peer_access,
+                             use_device,
+                             memory_info,
+                             allocate,
+                             release,
+                             register_host,
+                             unregister_host,
+                             create_stream,
+                             destroy_stream,
+                             synchronize,
+                             create_event,
+                             destroy_event,
+                             record_event,
+                             wait_event,
+                             synchronize_event,
+                             query_event,
+                             elapsed_ms,
+                             copy,
+                             copy,
+                             copy,
+                             fill,
+                             each,
+                             rows,
+                             update,
+                             {create_math, destroy_math, matmul, convolve, input_gradient,
+                              filter_gradient, workspace_bytes},
+                             host_nccl()};
+  return api;
+}
+
+std::size_t host_module_bytes() {
+  HostMemory& memory = host_memory();
+  const std::lock_guard lock(memory.mutex);
+  return memory.held;
+}
+
+void limit_host_module(std::size_t bytes) {
+  HostMemory& memory = host_memory();
+  const std::lock_guard lock(memory.mutex);
+  memory.limit = bytes;
+}
+
+}  // namespace paceline::test

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// A double of the CUDA module that computes on the host: device memory is host memory, kernels are
+// the functors' own loops, products and convolutions plain loops in double, streams are threads
+// (host_stream.h). It shows that the program asks for the right work in the right order; what it
+// computes is no GPU's result.
+#pragma once
+
+#include <cstddef>
+
+#include "common/core/cuda/abi.h"
+
+namespace paceline::test {
+
+/// The tables of a machine with eight devices.
+[[nodiscard]] const cuda::Api& host_module();
+
+/// Device memory that is allocated now; allocations beyond the limit fail with kOutOfMemory.
+[[nodiscard]] std::size_t host_module_bytes();
+void limit_host_module(std::size_t bytes);
+
+}  // namespace paceline::test

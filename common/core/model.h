@@ -111,6 +111,14 @@ class Model {
   virtual BatchResult train_batch(const Batch& batch, std::span<const float> weights,
                                   std::span<float> gradients, LayerHooks* hooks) = 0;
 
+  /// Whether train_batch only queues its work and returns nothing; its result is then fetched by
+  /// take_result().
+  [[nodiscard]] virtual bool asynchronous() const noexcept { return false; }
+  /// Of the oldest train_batch whose result was not taken yet; blocks until it is there. At most
+  /// kOpenResults may be untaken. Only where asynchronous().
+  static constexpr int kOpenResults = 4;
+  [[nodiscard]] virtual BatchResult take_result() { return {}; }
+
   /// Forward only.
   virtual BatchResult evaluate_batch(const Batch& batch, std::span<const float> weights) = 0;
 

@@ -99,6 +99,12 @@ class Layer {
 
   /// Bytes that the layer itself holds for batches seen so far.
   [[nodiscard]] virtual std::size_t held_bytes() const noexcept { return 0; }
+  /// What held_bytes() will be after such a batch.
+  [[nodiscard]] virtual std::size_t planned_bytes(const PlannedBatch& /*batch*/) const { return 0; }
+  /// What it will want of the memory that the layers of a model share.
+  [[nodiscard]] virtual ScratchAreas planned_scratch(const PlannedBatch& /*batch*/) const {
+    return {};
+  }
   /// What computes the primitives made so far, e.g. "forward jit:avx512_core" (diagnostics).
   [[nodiscard]] virtual std::vector<std::string> implementations() const { return {}; }
 

@@ -75,6 +75,15 @@ class Logistic final : public Model {
            values_.capacity() * sizeof(float) + sum_.bytes();
   }
 
+  /// At most: the features that the batch's rows have in common count once.
+  [[nodiscard]] ActivationPlan plan_activations(const PlannedBatch& batch) const override {
+    ActivationPlan plan;
+    plan.outputs = static_cast<std::size_t>(batch.samples) * sizeof(float);
+    plan.gradients = parameter_elements() * (sizeof(std::uint32_t) + sizeof(float));
+    plan.layers = sum_.bytes();
+    return plan;
+  }
+
  private:
   void check(const Batch& batch, std::size_t weights) const {
     const auto samples = static_cast<std::size_t>(batch.samples);

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/core/activation_plan.h"
 #include "common/core/model_options.h"
 #include "common/core/sparse.h"
 #include "common/sync/bucket_plan.h"
@@ -129,7 +130,17 @@ class Model {
 
   /// Bytes of activations and scratch held now.
   [[nodiscard]] virtual std::size_t activation_bytes() const noexcept = 0;
+  /// Of activation_bytes(), what the maths library asked for, which no plan predicts.
+  [[nodiscard]] virtual std::size_t unplanned_bytes() const noexcept { return 0; }
+  /// What activation_bytes() will be after a training batch; allocates nothing. Empty: not known.
+  [[nodiscard]] virtual ActivationPlan plan_activations(const PlannedBatch& /*batch*/) const {
+    return {};
+  }
 };
+
+/// evaluate_batch works through its batch in parts of this size, whatever was trained before, so
+/// that its bits and its memory depend on nothing else.
+inline constexpr std::int64_t kEvaluationSamples = 64;
 
 /// Names that make_model takes: softmax, mlp, cnn, resmlp, resnet20, resnet50, logistic, gpt.
 [[nodiscard]] const std::vector<std::string>& model_names();

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "common/base/error.h"
 #include "common/core/kernels.h"
@@ -14,10 +15,6 @@
 namespace paceline {
 
 namespace {
-
-/// Evaluation works through its batch in parts of this size, whatever was trained before, so that
-/// its bits and its memory depend on nothing else.
-constexpr std::int64_t kEvaluationSamples = 64;
 
 constexpr std::size_t kLineFloats = 16;
 
@@ -303,6 +300,25 @@ std::size_t Sequential::activation_bytes() const noexcept {
     bytes += layer->held_bytes();
   }
   return bytes + (scratch_ ? scratch_->bytes() : 0);
+}
+
+ActivationPlan Sequential::plan_activations(const PlannedBatch& batch) const {
+  const auto n = static_cast<std::size_t>(batch.samples);
+  ActivationPlan plan;
+  plan.outputs = n * output_elements_ * batch.element_bytes;
+  plan.gradients = 2 * n * widest_ * batch.element_bytes;
+  plan.layers = n * static_cast<std::size_t>(positions()) * (sizeof(float) + sizeof(std::uint8_t));
+  if (options_.precision != Precision::fp32) {
+    plan.copies =
+        parameter_elements() * batch.element_bytes + batch.activations(input_shape().elements());
+  }
+  ScratchAreas areas{};
+  for (const auto& layer : layers_) {
+    plan.layers += layer->planned_bytes(batch);
+    grow_areas(areas, layer->planned_scratch(batch));
+  }
+  plan.scratch = std::accumulate(areas.begin(), areas.end(), std::size_t{0});
+  return plan;
 }
 
 std::vector<std::string> Sequential::implementations() const {

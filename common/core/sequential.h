@@ -23,6 +23,8 @@ class SharedScratch {
   SharedScratch(const SharedScratch&) = delete;
   SharedScratch& operator=(const SharedScratch&) = delete;
   [[nodiscard]] virtual std::size_t bytes() const noexcept = 0;
+  /// Of bytes(), what no layer's planned_scratch() knows.
+  [[nodiscard]] virtual std::size_t unplanned_bytes() const noexcept { return 0; }
 };
 
 /// Activations are allocated for the largest training batch seen and reused.
@@ -65,6 +67,10 @@ class Sequential final : public Model {
                           std::span<float> gradients, LayerHooks* hooks) override;
   BatchResult evaluate_batch(const Batch& batch, std::span<const float> weights) override;
   [[nodiscard]] std::size_t activation_bytes() const noexcept override;
+  [[nodiscard]] std::size_t unplanned_bytes() const noexcept override {
+    return scratch_ ? scratch_->unplanned_bytes() : 0;
+  }
+  [[nodiscard]] ActivationPlan plan_activations(const PlannedBatch& batch) const override;
 
   /// What computes the layers' primitives (diagnostics), "layer: implementation".
   [[nodiscard]] std::vector<std::string> implementations() const;

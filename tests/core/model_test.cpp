@@ -374,5 +374,52 @@ TEST(Model, TwoThreadsComputeWhatOneDoes) {
   EXPECT_LE(test::relative_error(two.gradients, test::widen(one.gradients)), 1e-5);
 }
 
+/// Planned against counted bytes, without what oneDNN asks for itself.
+void expect_planned(Model& model, const ModelOptions& options) {
+  constexpr std::int64_t kSamples = 5;
+  const auto inputs =
+      test::values(1, static_cast<std::size_t>(kSamples * model.input_shape().elements()));
+  const auto labels =
+      test::labels(2, static_cast<std::size_t>(kSamples * model.positions()), model.classes());
+  std::vector<float> weights(model.parameter_elements());
+  std::vector<float> gradients(weights.size());
+  model.initialise(weights, 3);
+  const auto planned = static_cast<double>(model.plan_activations({kSamples}).total());
+  model.train_batch({inputs, labels, kSamples}, weights, gradients, nullptr);
+  const auto counted = static_cast<double>(model.activation_bytes() - model.unplanned_bytes());
+  EXPECT_NEAR(planned / counted, 1.0, 0.03)
+      << model.name() << ", norm " << options.norm.kind << ", precision "
+      << precision_name(options.precision) << ": " << planned << " planned, " << counted;
+}
+
+TEST(PlannedActivations, AreThoseThatABatchTakes) {
+  for (const char* name : {"softmax", "mlp", "cnn", "resmlp", "resnet20", "resnet50"}) {
+    const bool resnet = std::string_view(name).starts_with("resnet");
+    const SampleShape shape = resnet ? SampleShape{32, 32, 3} : SampleShape{28, 28, 1};
+    for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+      if (precision != Precision::fp32 && std::string_view(name) == "resnet50") continue;
+      ModelOptions options;
+      options.precision = precision;
+      expect_planned(*make_model(name, shape, 10, options), options);
+    }
+  }
+  ModelOptions options;
+  options.norm.kind = "group";
+  expect_planned(*make_model("cnn", {28, 28, 1}, 10, options), options);
+  expect_planned(*make_model("gpt", {24, 1, 1}, 256, {}), {});
+}
+
+TEST(PlannedActivations, TakeHalfInSixteenBits) {
+  ModelOptions options;
+  options.precision = Precision::bf16;
+  const auto model = make_model("resnet50", {224, 224, 3}, 1000, options);
+  const ActivationPlan wide = model->plan_activations({256, 4});
+  const ActivationPlan narrow = model->plan_activations({256, 2});
+  EXPECT_EQ(narrow.outputs * 2, wide.outputs);
+  EXPECT_EQ(narrow.gradients * 2, wide.gradients);
+  EXPECT_NEAR(static_cast<double>(narrow.total()) / static_cast<double>(wide.total()), 0.5, 0.01);
+  EXPECT_EQ(model->activation_bytes(), 0U) << "nothing was allocated";
+}
+
 }  // namespace
 }  // namespace paceline

@@ -64,6 +64,10 @@ class Conv2d final : public DnnlLayer {
             context().engine()};
   }
 
+  [[nodiscard]] std::size_t staged_weight_bytes() const override {
+    return weight_elements() * sizeof(float);
+  }
+
   void make_forward(std::int64_t samples, Primitives& p) override {
     const Forward::primitive_desc desc = forward_desc(samples);
     p.forward = DnnlOp::make<Forward>(context(), desc, "forward",

@@ -43,6 +43,7 @@ class DnnlContext final : public SharedScratch {
   [[nodiscard]] std::size_t bytes() const noexcept override {
     return scratchpad_.size() + staging_.size() + operands_[0].size() + operands_[1].size();
   }
+  [[nodiscard]] std::size_t unplanned_bytes() const noexcept override { return scratchpad_.size(); }
 
   /// Attributes of every primitive: scratch memory comes from us.
   [[nodiscard]] static dnnl::primitive_attr attributes(bool relu = false);

@@ -98,6 +98,20 @@ void DnnlLayer::backward(const BackwardPass& pass) {
   p.backward_data.run(*context_, {pass.d_input, weight, d_output});
 }
 
+/// Blocked layouts pad the weights a little. Memory of a GPU is not oneDNN's.
+ScratchAreas DnnlLayer::planned_scratch(const PlannedBatch& batch) const {
+  ScratchAreas areas{};
+  if (batch.element_bytes != sizeof(float)) {
+    return areas;
+  }
+  areas[0] = staged_weight_bytes();
+  if (rounds_weights()) {
+    areas[1] = batch.activations(input_shape().elements()) / 2;
+    areas[2] = batch.activations(output_shape().elements()) / 2;
+  }
+  return areas;
+}
+
 std::vector<std::string> DnnlLayer::implementations() const {
   std::vector<std::string> all;
   for (const auto& [samples, p] : primitives_) {

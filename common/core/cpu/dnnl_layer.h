@@ -19,6 +19,7 @@ class DnnlLayer : public Layer {
   void forward(const ForwardPass& pass) override;
   void backward(const BackwardPass& pass) override;
   [[nodiscard]] std::vector<std::string> implementations() const override;
+  [[nodiscard]] ScratchAreas planned_scratch(const PlannedBatch& batch) const override;
   [[nodiscard]] bool rounds_weights() const noexcept override {
     return context_->operand_type() != dnnl::memory::data_type::f32;
   }
@@ -54,6 +55,10 @@ class DnnlLayer : public Layer {
   /// `with_input_gradient`: backward_data is needed as well.
   virtual void make_backward(std::int64_t samples, bool with_input_gradient, Primitives& p) = 0;
 
+  /// Of the weights on their way to or from what the primitives want.
+  [[nodiscard]] virtual std::size_t staged_weight_bytes() const = 0;
+
+  [[nodiscard]] std::size_t weight_elements() const noexcept { return weight_elements_; }
   [[nodiscard]] DnnlContext& context() const noexcept { return *context_; }
   [[nodiscard]] const Setup& setup() const noexcept { return setup_; }
   /// Makes `reorder` bring the activation `from` to `to`, with room for it.

@@ -151,6 +151,28 @@ std::size_t LayerChain::held_bytes() const noexcept {
   return bytes;
 }
 
+/// With activations of 16 bits the model's own rounded copy of the weights serves all layers.
+std::size_t LayerChain::planned_bytes(const PlannedBatch& batch) const {
+  const auto n = static_cast<std::size_t>(batch.samples);
+  std::size_t bytes = n * (inner_elements_ + 2 * widest_) * batch.element_bytes;
+  if (batch.element_bytes == sizeof(float) &&
+      std::ranges::any_of(places_, [](const Place& place) { return place.round_weights; })) {
+    bytes += parameter_elements_ * sizeof(float);
+  }
+  for (const auto& layer : layers_) {
+    bytes += layer->planned_bytes(batch);
+  }
+  return bytes;
+}
+
+ScratchAreas LayerChain::planned_scratch(const PlannedBatch& batch) const {
+  ScratchAreas areas{};
+  for (const auto& layer : layers_) {
+    grow_areas(areas, layer->planned_scratch(batch));
+  }
+  return areas;
+}
+
 std::vector<std::string> LayerChain::implementations() const {
   return implementations_of(layers_);
 }

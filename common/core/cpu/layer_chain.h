@@ -42,6 +42,9 @@ class LayerChain {
   void backward(const BackwardPass& pass);
 
   [[nodiscard]] std::size_t held_bytes() const noexcept;
+  /// As Layer's.
+  [[nodiscard]] std::size_t planned_bytes(const PlannedBatch& batch) const;
+  [[nodiscard]] ScratchAreas planned_scratch(const PlannedBatch& batch) const;
   /// "LAYER: IMPLEMENTATION"
   [[nodiscard]] std::vector<std::string> implementations() const;
 

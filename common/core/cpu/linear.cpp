@@ -38,6 +38,11 @@ class Linear final : public DnnlLayer {
     return {{samples, inputs()}, type, Tag::ab};
   }
 
+  /// fp32 weights are taken from the arena itself.
+  [[nodiscard]] std::size_t staged_weight_bytes() const override {
+    return rounds_weights() ? weight_elements() * sizeof(std::uint16_t) : 0;
+  }
+
   /// y = x·Wᵀ + b
   void make_forward(std::int64_t samples, Primitives& p) override {
     const Type type = context().operand_type();

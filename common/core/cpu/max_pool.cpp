@@ -37,6 +37,9 @@ class MaxPool final : public Layer {
   }
 
   [[nodiscard]] std::size_t held_bytes() const noexcept override { return winners_.size(); }
+  [[nodiscard]] std::size_t planned_bytes(const PlannedBatch& batch) const override {
+    return static_cast<std::size_t>(batch.samples * output_shape().elements());
+  }
 
  private:
   [[nodiscard]] kernels::PoolGeometry geometry() const noexcept {

@@ -40,6 +40,10 @@ class Norm : public Layer {
            (mean_.capacity() + inverse_.capacity() + mean_dy_.capacity() + mean_dy_x_.capacity()) *
                sizeof(float);
   }
+  [[nodiscard]] std::size_t planned_bytes(const PlannedBatch& batch) const override {
+    const auto n = static_cast<std::size_t>(slabs_of(batch.samples).count * channels());
+    return n * (2 * sizeof(double) + 4 * sizeof(float));
+  }
 
   void forward(const ForwardPass& pass) override {
     const Slabs slabs = slabs_of(pass.samples);

@@ -55,6 +55,12 @@ class Residual final : public Layer {
   [[nodiscard]] std::size_t held_bytes() const noexcept override {
     return branch_->held_bytes() + (output_.capacity() + d_output_.capacity()) * sizeof(float);
   }
+  [[nodiscard]] std::size_t planned_bytes(const PlannedBatch& batch) const override {
+    return branch_->planned_bytes(batch) + 2 * batch.activations(output_shape().elements());
+  }
+  [[nodiscard]] ScratchAreas planned_scratch(const PlannedBatch& batch) const override {
+    return branch_->planned_scratch(batch);
+  }
   [[nodiscard]] std::vector<std::string> implementations() const override {
     return branch_->implementations();
   }

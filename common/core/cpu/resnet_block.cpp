@@ -80,6 +80,21 @@ class ResNetBlock final : public Layer {
     return branch_.held_bytes() + (shortcut_ ? shortcut_->held_bytes() : 0) +
            shortcut_output_.size() + shortcut_d_input_.size();
   }
+  [[nodiscard]] std::size_t planned_bytes(const PlannedBatch& batch) const override {
+    std::size_t bytes = branch_.planned_bytes(batch);
+    if (shortcut_) {
+      bytes += shortcut_->planned_bytes(batch) + batch.activations(output_shape().elements()) +
+               batch.activations(input_shape().elements());
+    }
+    return bytes;
+  }
+  [[nodiscard]] ScratchAreas planned_scratch(const PlannedBatch& batch) const override {
+    ScratchAreas areas = branch_.planned_scratch(batch);
+    if (shortcut_) {
+      grow_areas(areas, shortcut_->planned_scratch(batch));
+    }
+    return areas;
+  }
   [[nodiscard]] std::vector<std::string> implementations() const override {
     std::vector<std::string> all = branch_.implementations();
     if (shortcut_) {

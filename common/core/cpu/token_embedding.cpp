@@ -65,6 +65,9 @@ class TokenEmbedding final : public Layer {
   [[nodiscard]] std::size_t held_bytes() const noexcept override {
     return tied_->head_gradient.capacity() * sizeof(float);
   }
+  [[nodiscard]] std::size_t planned_bytes(const PlannedBatch& /*batch*/) const override {
+    return static_cast<std::size_t>(shape_.vocabulary * shape_.width) * sizeof(float);
+  }
 
  private:
   [[nodiscard]] std::int64_t token_at(const float* input, std::int64_t row) const {

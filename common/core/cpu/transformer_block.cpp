@@ -159,6 +159,16 @@ class TransformerBlock final : public Layer {
   }
 
   [[nodiscard]] std::size_t held_bytes() const noexcept override { return memory_.size(); }
+  [[nodiscard]] std::size_t planned_bytes(const PlannedBatch& batch) const override {
+    Parts count(nullptr);
+    static_cast<void>(lay_out(batch.samples, count));
+    return count.total() * batch.element_bytes;
+  }
+  [[nodiscard]] ScratchAreas planned_scratch(const PlannedBatch& batch) const override {
+    Parts count(nullptr);
+    static_cast<void>(lay_out_scratch(batch.samples * shape_.positions, count));
+    return {0, 0, 0, count.total() * batch.element_bytes};
+  }
 
  private:
   template <typename Float>
@@ -253,19 +263,20 @@ class TransformerBlock final : public Layer {
     capacity_ = samples;
   }
 
+  Scratch lay_out_scratch(std::int64_t rows, Parts& parts) const {
+    Scratch s{};
+    s.wide = parts.take(rows * 4 * shape_.width);
+    s.narrow = parts.take(rows * shape_.width);
+    s.middle = parts.take(rows * shape_.width);
+    s.square = parts.take(shape_.positions * shape_.positions);
+    return s;
+  }
+
   [[nodiscard]] Scratch scratch_for(std::int64_t rows) const {
-    const auto lay = [&](Parts& parts) {
-      Scratch s{};
-      s.wide = parts.take(rows * 4 * shape_.width);
-      s.narrow = parts.take(rows * shape_.width);
-      s.middle = parts.take(rows * shape_.width);
-      s.square = parts.take(shape_.positions * shape_.positions);
-      return s;
-    };
     Parts count(nullptr);
-    static_cast<void>(lay(count));
+    static_cast<void>(lay_out_scratch(rows, count));
     Parts parts(scratch_->reserve(count.total()));
-    return lay(parts);
+    return lay_out_scratch(rows, parts);
   }
 
   /// Where sample i / heads keeps head i % heads in [rows, columns].
@@ -339,6 +350,9 @@ class RowNormLayer final : public Layer {
   }
   [[nodiscard]] std::size_t held_bytes() const noexcept override {
     return statistics_.capacity() * sizeof(float);
+  }
+  [[nodiscard]] std::size_t planned_bytes(const PlannedBatch& batch) const override {
+    return static_cast<std::size_t>(2 * batch.samples * input_shape().height) * sizeof(float);
   }
 
  private:

@@ -40,6 +40,9 @@ class WindowMaxPool final : public Layer {
   }
 
   [[nodiscard]] std::size_t held_bytes() const noexcept override { return winners_.size(); }
+  [[nodiscard]] std::size_t planned_bytes(const PlannedBatch& batch) const override {
+    return static_cast<std::size_t>(batch.samples * output_shape().elements());
+  }
 
  private:
   [[nodiscard]] std::uint8_t* winners() const noexcept {

@@ -209,13 +209,14 @@ void run_worker(const WorkerContext& context, const Backend& backend, const Data
   if (context.rank == 0 && !note.empty()) {
     fmt::print(stderr, "{}\n", note);
   }
+  Device device;
   CommunicatorReducer reducer(context.workers);
   const auto model = make_model(config.model, data.train->shape(), data.train->classes(),
                                 model_options(config, context.rank, &reducer));
   const auto synchronizer = backend.make(context);
   ReplicaView view;
-  const TrainOutcome outcome = train({config, *model, *data.train, *data.test, *synchronizer,
-                                      context.workers, context.abort, recorder},
+  const TrainOutcome outcome = train({config, device, *model, *data.train, *data.test,
+                                      *synchronizer, context.workers, context.abort, recorder},
                                      view);
   recorder.finish();
   fill_outcome(summary, outcome);

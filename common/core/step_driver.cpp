@@ -7,7 +7,6 @@
 
 #include "common/base/error.h"
 #include "common/base/time.h"
-#include "common/core/kernels.h"
 
 namespace paceline {
 
@@ -31,14 +30,19 @@ LayerBuckets::LayerBuckets(const Model& model, const BucketPlan& plan)
 }
 
 StepDriver::StepDriver(const Model& model, const BucketPlan& plan, const StepDriverOptions& options,
-                       Synchronizer& sync, TrainObserver& observer)
+                       Device& device, Synchronizer& sync, TrainObserver& observer)
     : model_(model),
       options_(options),
       plan_(plan),
       buckets_(model, plan),
       pace_(model, options.emulate),
       sync_(sync),
-      observer_(observer) {}
+      observer_(observer),
+      device_(device) {
+  for (BucketId b = 0; b < plan.count(); ++b) {
+    events_.push_back(device.make_event());
+  }
+}
 
 void StepDriver::begin(const StepInfo& info, float gradient_scale) {
   gradient_scale_ = gradient_scale;
@@ -126,7 +130,7 @@ void StepDriver::need(BucketId b) {
   }
   needed_[static_cast<std::size_t>(b)] = true;
   const std::int64_t begin = now_ns();
-  sync_.parameters_needed(b, stream_);
+  sync_.parameters_needed(b, device_.stream());
   const std::int64_t blocked = count_blocked("parameters", begin);
   pace_.stalled(blocked, now_ns());
 }
@@ -143,7 +147,7 @@ void StepDriver::clear_unused() {
                               options_.rank, parameter.name, step_));
     }
     const auto clear = [&](std::span<float> arena) {
-      std::ranges::fill(arena.subspan(parameter.range.begin, parameter.range.size()), 0.0F);
+      device_.clear(arena.subspan(parameter.range.begin, parameter.range.size()));
     };
     clear(gradients_);
     if (!accumulated_.empty()) {
@@ -154,14 +158,12 @@ void StepDriver::clear_unused() {
 
 /// Adds what earlier micro-batches made and takes the loss scale out.
 void StepDriver::finish_gradient(const Range& range) {
-  float* const gradient = gradients_.data() + range.begin;
-  const auto n = static_cast<std::int64_t>(range.size());
+  const std::span<float> gradient = gradients_.subspan(range.begin, range.size());
   if (!accumulated_.empty()) {
-    kernels::for_each(
-        n, kernels::AddScaled{gradient, accumulated_.data() + range.begin, gradient, 1.0F});
+    device_.add(gradient, accumulated_.subspan(range.begin, range.size()));
   }
   if (gradient_scale_ != 1.0F) {
-    kernels::for_each(n, kernels::Multiply{gradient, gradient_scale_});
+    device_.multiply(gradient, gradient_scale_);
   }
 }
 
@@ -169,7 +171,9 @@ void StepDriver::launch_ready() {
   while (next_ready_ < pending_.size() && pending_[next_ready_] == 0) {
     const auto b = static_cast<BucketId>(next_ready_);
     finish_gradient(plan_[b]);
-    sync_.gradient_ready(b, event_);
+    Event& done = *events_[next_ready_];
+    device_.stream().record(done);
+    sync_.gradient_ready(b, done);
     ++next_ready_;
   }
 }

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
+#include "common/core/device.h"
 #include "common/core/device_pace.h"
 #include "common/core/model.h"
 #include "common/core/step_stretch.h"
@@ -42,7 +44,7 @@ struct StepDriverOptions {
 class StepDriver final : public LayerHooks {
  public:
   StepDriver(const Model& model, const BucketPlan& plan, const StepDriverOptions& options,
-             Synchronizer& sync, TrainObserver& observer);
+             Device& device, Synchronizer& sync, TrainObserver& observer);
 
   /// The arena that the backend reads gradients from.
   void set_gradients(std::span<float> gradients) noexcept { gradients_ = gradients; }
@@ -90,8 +92,8 @@ class StepDriver final : public LayerHooks {
   DevicePace pace_;
   Synchronizer& sync_;
   TrainObserver& observer_;
-  Stream stream_;
-  Event event_;
+  Device& device_;
+  std::vector<std::unique_ptr<Event>> events_;  // by bucket: its gradient is final
   std::span<float> gradients_;
   std::span<float> accumulated_;
   float gradient_scale_ = 1.0F;

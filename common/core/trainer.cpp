@@ -6,49 +6,23 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <functional>
+#include <deque>
+#include <memory>
 #include <numeric>
 
 #include "common/base/error.h"
 #include "common/base/time.h"
-#include "common/config/validate.h"
 #include "common/core/batch_memory.h"
 #include "common/core/buffer_guard.h"
 #include "common/core/loss_scaler.h"
-#include "common/core/lr_schedule.h"
 #include "common/core/step_driver.h"
-#include "common/data/sampler.h"
+#include "common/core/trainer_setup.h"
 
 namespace paceline {
 
 namespace {
 
 constexpr std::int64_t kEvaluationBatch = 250;
-
-LrSchedule make_schedule(const Config& config, std::int64_t steps) {
-  LrSchedule schedule;
-  schedule.kind = config.lr.schedule == "step"     ? ScheduleKind::step
-                  : config.lr.schedule == "cosine" ? ScheduleKind::cosine
-                                                   : ScheduleKind::constant;
-  schedule.base = peak_rate(config);
-  schedule.warmup_from = config.lr.scale == "none" ? 0.0 : config.optimizer.lr;
-  schedule.total_steps = steps;
-  schedule.warmup_steps = config.lr.warmup_steps;
-  schedule.step_every = config.lr.step_every;
-  schedule.gamma = config.lr.gamma;
-  schedule.minimum = config.lr.min_lr;
-  return schedule;
-}
-
-Sampler make_sampler(const Config& config, std::int64_t train_samples, int rank) {
-  return {train_samples,
-          config.train.samples,
-          config.train.batch * config.train.accumulate,
-          config.world,
-          rank,
-          config.seed,
-          parse_shares(config.data.shares, config.world)};
-}
 
 /// Spans of the communication lane, named once per bucket.
 class TransferSpans {
@@ -79,7 +53,7 @@ class Run {
         driver_(parts.model, plan_,
                 {parts.config.compute.emulate, parts.config.sync_options.find_unused,
                  parts.workers.rank(), StepStretch(parts.config, parts.workers.rank())},
-                parts.synchronizer, parts.observer),
+                parts.device, parts.synchronizer, parts.observer),
         scaler_(parts.config.precision),
         train_memory_(parts.train, std::max<std::int64_t>(parts.config.train.batch, 1)),
         test_memory_(parts.test, kEvaluationBatch),
@@ -114,7 +88,7 @@ class Run {
     parts_.model.initialise(init, parts_.config.seed);
     OptimizerSpec optimizer = make_optimizer_spec(parts_.config.optimizer);
     optimizer.skip_nonfinite = scaler_.enabled();
-    view = parts_.synchronizer.bind(plan_, device_, optimizer, init);
+    view = parts_.synchronizer.bind(plan_, parts_.device, optimizer, init);
     driver_.set_gradients(view.gradients);
     sparse_ = parts_.model.sparse() && parts_.synchronizer.takes_sparse_gradients() &&
               parts_.config.train.accumulate == 1 && !scaler_.enabled();
@@ -129,6 +103,9 @@ class Run {
     const Batch batch = train_memory_.gather(indices);
     const BufferGuard guard(parts_.model);
     static_cast<void>(parts_.model.train_batch(batch, view.weights, view.gradients, nullptr));
+    if (parts_.model.asynchronous()) {
+      static_cast<void>(parts_.model.take_result());
+    }
     parts_.workers.barrier();
     clock_begin_ns_ = now_ns();
   }
@@ -142,50 +119,108 @@ class Run {
     parts_.model.begin_step(t);
     driver_.begin({t, static_cast<float>(lr), samples, slice.global_samples},
                   1.0F / scaler_.scale());
-    const BatchResult result = compute(slice.indices, view);
-    if (!std::isfinite(result.loss_sum) && parts_.config.train.on_nan == "stop") {
-      throw Error(
-          fmt::format("rank {}: the loss is {} at step {}: lower optimizer.lr (now {}), or set "
-                      "train.on_nan=continue to go on",
-                      parts_.workers.rank(), std::abs(result.loss_sum), t, lr));
+    StepMetrics& m = open_.emplace_back().metrics;
+    m.step = t;
+    m.samples = samples;
+    m.lr = lr;
+    compute(slice.indices, view);
+    if (!parts_.model.asynchronous()) {
+      check_loss(open_.back());
     }
     const StepReport report = driver_.commit();
     scaler_.finish_step(report.skipped > 0);
     transfers_.report(report.transfers, parts_.observer);
     parts_.observer.phase("commit", t);
-    record(t, samples, result, lr, report, seconds(now_ns() - begin));
-    last_loss_sum_ = result.loss_sum;
-    last_samples_ = samples;
+    while (open_.size() > 1) {  // while the GPU is at the step before, this one's work is queued
+      close_oldest();
+    }
+    measure(open_.back().metrics, report, seconds(now_ns() - begin));
+    if (!parts_.model.asynchronous()) {
+      close_oldest();
+    }
+  }
+
+  /// A step whose results are not all there yet: a GPU may still be at it.
+  struct OpenStep {
+    StepMetrics metrics;
+    BatchResult result;
+    int untaken = 0;  ///< batches whose result the model still has
+  };
+
+  void take_oldest_result() {
+    const auto step = std::ranges::find_if(open_, [](const OpenStep& s) { return s.untaken > 0; });
+    add(step->result, parts_.model.take_result());
+    --step->untaken;
+  }
+
+  void check_loss(const OpenStep& step) const {
+    if (!std::isfinite(step.result.loss_sum) && parts_.config.train.on_nan == "stop") {
+      throw Error(
+          fmt::format("rank {}: the loss is {} at step {}: lower optimizer.lr (now {}), or set "
+                      "train.on_nan=continue to go on",
+                      parts_.workers.rank(), std::abs(step.result.loss_sum), step.metrics.step,
+                      step.metrics.lr));
+    }
+  }
+
+  /// Takes what the oldest step's batches gave, and reports it.
+  void close_oldest() {
+    while (open_.front().untaken > 0) {
+      take_oldest_result();
+    }
+    const OpenStep step = std::move(open_.front());
+    open_.pop_front();
+    check_loss(step);
+    record(step);
   }
 
   /// Forward and backward of the step's micro-batches. Gradients add up in an arena of our own
   /// until the last one, whose backward adds that and launches the buckets.
-  BatchResult compute(std::span<const std::uint32_t> indices, ReplicaView& view) {
+  void compute(std::span<const std::uint32_t> indices, ReplicaView& view) {
     const auto batch = static_cast<std::size_t>(parts_.config.train.batch);
     const std::size_t count = micro_batches(indices.size());
-    BatchResult total;
+    std::span<float> accumulated;
     for (std::size_t i = 0; i + 1 < count; ++i) {
-      accumulated_.resize(view.gradients.size());
+      accumulated = accumulation_arena(view.gradients.size());
       driver_.begin_micro_batch(false, {});
-      const std::span<float> gradients = i == 0 ? std::span(accumulated_) : view.gradients;
+      const std::span<float> gradients = i == 0 ? accumulated : view.gradients;
       const auto part = indices.first(std::min(batch, indices.size()));
       indices = indices.subspan(part.size());
-      add(total, train_batch(part, view.weights, gradients));
+      train_batch(part, view.weights, gradients);
       if (i > 0) {
         driver_.need_all();
-        std::ranges::transform(accumulated_, gradients, accumulated_.begin(), std::plus<>());
+        parts_.device.add(accumulated, gradients);
       }
     }
-    driver_.begin_micro_batch(true, count == 1 ? std::span<float>() : accumulated_);
-    add(total, train_batch(indices, view.weights, sparse_ ? std::span<float>() : view.gradients));
-    return total;
+    driver_.begin_micro_batch(true, accumulated);
+    train_batch(indices, view.weights, sparse_ ? std::span<float>() : view.gradients);
   }
 
-  BatchResult train_batch(std::span<const std::uint32_t> indices, std::span<const float> weights,
-                          std::span<float> gradients) {
+  std::span<float> accumulation_arena(std::size_t elements) {
+    if (!accumulated_) {
+      accumulated_ = parts_.device.allocate(elements, "the gradients of earlier micro-batches");
+    }
+    return accumulated_->values();
+  }
+
+  void train_batch(std::span<const std::uint32_t> indices, std::span<const float> weights,
+                   std::span<float> gradients) {
     Batch batch = train_memory_.gather_training(indices, epoch_);
     batch.loss_scale = scaler_.scale();
-    return parts_.model.train_batch(batch, weights, gradients, &driver_);
+    const BatchResult result = parts_.model.train_batch(batch, weights, gradients, &driver_);
+    if (!parts_.model.asynchronous()) {
+      add(open_.back().result, result);
+      return;
+    }
+    ++open_.back().untaken;
+    if (untaken_results() == Model::kOpenResults) {
+      take_oldest_result();
+    }
+  }
+
+  [[nodiscard]] int untaken_results() const {
+    return std::accumulate(open_.begin(), open_.end(), 0,
+                           [](int sum, const OpenStep& step) { return sum + step.untaken; });
   }
 
   /// A model whose layers call each other across ranks needs the same number on every rank.
@@ -202,23 +237,27 @@ class Run {
     total.correct += part.correct;
   }
 
-  void record(std::int64_t t, std::int64_t samples, const BatchResult& result, double lr,
-              const StepReport& report, double duration) {
-    StepMetrics m;
-    m.step = t;
-    m.samples = samples;
-    m.loss = samples > 0 ? result.loss_sum / static_cast<double>(samples) : 0.0;
-    m.lr = lr;
-    m.wait_s = std::min(report.wait_s, driver_.blocked_s());
+  /// Where the step's time went. A GPU's step is over when its result is taken; from one step to
+  /// the next the host's times add up to the GPU's.
+  void measure(StepMetrics& m, const StepReport& report, double duration) const {
+    const double blocked = std::max(0.0, driver_.blocked_s() - report.device_s);
+    m.wait_s = std::min(report.wait_s, blocked);
     m.waited_for = report.waited_for;
     m.waited_for_s = std::min(report.waited_for_s, m.wait_s);
-    m.exposed_comm_s = driver_.blocked_s() - m.wait_s;
-    m.compute_s = duration - driver_.blocked_s();
+    m.exposed_comm_s = blocked - m.wait_s;
+    m.compute_s = duration - blocked;
     m.communication_s = report.communication_s;
     m.bytes_sent = report.bytes_sent;
     m.staleness = report.staleness;
     m.skipped = report.skipped;
-    skipped_ += report.skipped;
+  }
+
+  void record(const OpenStep& step) {
+    StepMetrics m = step.metrics;
+    m.loss = m.samples > 0 ? step.result.loss_sum / static_cast<double>(m.samples) : 0.0;
+    last_loss_sum_ = step.result.loss_sum;
+    last_samples_ = m.samples;
+    skipped_ += m.skipped;
     compute_s_ += m.compute_s;
     exposed_s_ += m.exposed_comm_s;
     wait_s_ += m.wait_s;
@@ -228,11 +267,14 @@ class Run {
     communication_s_ += m.communication_s;
     bytes_ += static_cast<double>(m.bytes_sent);
     staleness_.merge(m.staleness);
-    parts_.observer.step(m, sampler_.samples_before(t + 1), parts_.config.train.samples);
+    parts_.observer.step(m, sampler_.samples_before(m.step + 1), parts_.config.train.samples);
   }
 
   /// Finishes what is in flight; counts as training time.
   void drain() {
+    while (!open_.empty()) {
+      close_oldest();
+    }
     const std::int64_t begin = now_ns();
     driver_.quiesce();
     exposed_s_ += seconds(now_ns() - begin);
@@ -330,11 +372,11 @@ class Run {
   LossScaler scaler_;
   BatchMemory train_memory_;
   BatchMemory test_memory_;
-  bool sparse_ = false;             // gradients go over by their terms
-  std::int64_t epoch_ = 0;          // of the step
-  std::vector<float> accumulated_;  // of the step's earlier micro-batches
+  bool sparse_ = false;                       // gradients go over by their terms
+  std::int64_t epoch_ = 0;                    // of the step
+  std::unique_ptr<DeviceArena> accumulated_;  // of the step's earlier micro-batches
+  std::deque<OpenStep> open_;
   TransferSpans transfers_;
-  Device device_;
   std::int64_t clock_begin_ns_ = 0;
   std::int64_t train_ns_ = 0;
   double compute_s_ = 0.0;
@@ -352,68 +394,6 @@ class Run {
 };
 
 }  // namespace
-
-BucketPlan make_bucket_plan(const Model& model, const Config& config) {
-  std::vector<std::size_t> counts;
-  std::vector<TensorRange> tensors;
-  for (const Parameter& parameter : model.parameters()) {
-    counts.push_back(parameter.range.size());
-    const auto dimensions = static_cast<std::int64_t>(parameter.shape.size());
-    tensors.push_back({parameter.range, dimensions > 1 ? parameter.shape[0] : 1, dimensions});
-  }
-  const bool whole = config.optimizer.name == "lars" || config.optimizer.name == "lamb" ||
-                     config.compress.method == "powersgd";
-  BucketPlan plan = BucketPlan::group(counts, config.bucket.size, config.bucket.first_size,
-                                      config.bucket.cut && !whole);
-  if (whole) {
-    plan.set_tensors(std::move(tensors));
-  }
-  return plan;
-}
-
-namespace {
-
-OptimizerKind optimizer_kind(const std::string& name) {
-  if (name == "adam") return OptimizerKind::adam;
-  if (name == "lars") return OptimizerKind::lars;
-  if (name == "lamb") return OptimizerKind::lamb;
-  if (name == "onebit_adam") return OptimizerKind::onebit_adam;
-  return OptimizerKind::sgd;
-}
-
-}  // namespace
-
-OptimizerSpec make_optimizer_spec(const OptimizerConfig& config) {
-  OptimizerSpec spec;
-  spec.kind = optimizer_kind(config.name);
-  spec.nesterov = config.nesterov;
-  spec.momentum = static_cast<float>(config.momentum);
-  spec.weight_decay = static_cast<float>(config.weight_decay);
-  spec.beta1 = static_cast<float>(config.beta1);
-  spec.beta2 = static_cast<float>(config.beta2);
-  spec.epsilon = static_cast<float>(config.epsilon);
-  spec.trust = static_cast<float>(config.trust);
-  spec.clip_norm = static_cast<float>(config.clip_norm);
-  spec.freeze_step = config.freeze_step;
-  return spec;
-}
-
-void check_against_data(const Config& config, std::int64_t train_samples) {
-  const TrainConfig& train = config.train;
-  const std::int64_t per_step = train.batch * train.accumulate * config.world;
-  if (train.accumulate > 1 && per_step > train_samples) {
-    throw ConfigError(fmt::format(
-        "train.accumulate = {}: a step of {} samples (with train.batch = {} and world = {}) is "
-        "longer than the epoch, {} samples",
-        train.accumulate, per_step, train.batch, config.world, train_samples));
-  }
-  const std::int64_t steps = make_sampler(config, train_samples, 0).steps();
-  if (config.lr.warmup_steps > steps) {
-    throw ConfigError(fmt::format(
-        "lr.warmup_steps = {} is longer than the run, which is {} steps with this data set",
-        config.lr.warmup_steps, steps));
-  }
-}
 
 TrainOutcome train(const TrainerParts& parts, ReplicaView& view) {
   check_against_data(parts.config, parts.train.size());

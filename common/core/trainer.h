@@ -12,6 +12,7 @@
 #include "common/base/abort.h"
 #include "common/comm/communicator.h"
 #include "common/config/config.h"
+#include "common/core/device.h"
 #include "common/core/model.h"
 #include "common/data/dataset.h"
 #include "common/sync/synchronizer.h"
@@ -82,9 +83,10 @@ class TrainObserver {
   virtual void phase(const char* name, std::int64_t step) = 0;
 };
 
-/// Everything outlives the trainer.
+/// Everything outlives the trainer; the model and the synchronizer's replica are the device's.
 struct TrainerParts {
   const Config& config;
+  Device& device;
   Model& model;
   const Dataset& train;
   const Dataset& test;

@@ -63,10 +63,11 @@ inline ThreadJobResult run_thread_job(const Config& config, const Backend& backe
     auto synchronizer =
         backend.make({rank, config, topology, *workers[index], *everyone[index], nullptr, abort});
     LossRecorder recorder;
+    Device device;
     ReplicaView view;
-    const TrainOutcome outcome = train(
-        {config, *model, train_set, test_set, *synchronizer, *workers[index], abort, recorder},
-        view);
+    const TrainOutcome outcome = train({config, device, *model, train_set, test_set, *synchronizer,
+                                        *workers[index], abort, recorder},
+                                       view);
     result.weights[index].assign(view.weights.begin(), view.weights.end());
     if (rank == 0) {
       result.losses = recorder.losses;

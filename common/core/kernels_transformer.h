@@ -3,7 +3,6 @@
 // are positions of sequences, [rows, columns].
 #pragma once
 
-#include <bit>
 #include <cmath>
 #include <cstdint>
 
@@ -25,7 +24,7 @@ namespace paceline::kernels {
   p = p * r + 0.5F;
   p = p * r + 1.0F;
   p = p * r + 1.0F;
-  return p * std::bit_cast<float>((static_cast<std::int32_t>(n) + 127) << 23);
+  return p * __builtin_bit_cast(float, (static_cast<std::int32_t>(n) + 127) << 23);
 }
 
 /// Row r: y = γ·(x − mean)·inverse + β, the statistics over its own columns (Ba, Kiros & Hinton

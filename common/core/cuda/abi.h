@@ -44,6 +44,7 @@ struct DeviceInfo {
 /// synchronize() returns. Pointers in functors and operands are device memory.
 struct Api {
   std::uint32_t abi_version;
+  /// For cuDNN, cuBLAS and a missing library what the calling thread's last failed call said.
   const char* (*error_text)(int status);
 
   int (*versions)(int* driver, int* runtime);  ///< CUDA's, as 1000·major + 10·minor

@@ -1,8 +1,98 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/core/cuda/math.h"
 
+#include <memory>
+#include <string>
+
+#include "common/core/cuda/blas_math.h"
+#include "common/core/cuda/dnn_math.h"
+
 namespace paceline::cuda {
 
-constinit const MathApi kMathApi{};
+namespace {
+
+/// cuDNN is opened by the first convolution, so that models without any do without it.
+class Math {
+ public:
+  Math(const MathOptions& options, cudaStream_t stream)
+      : tf32_(options.tf32 != 0),
+        stream_(stream),
+        dnn_file_(options.dnn_library != nullptr ? options.dnn_library : ""),
+        workspace_(stream),
+        blas_(options.blas_library, tf32_, stream) {}
+
+  void matmul(const Matmul& product) { blas_.matmul(product, workspace_); }
+  [[nodiscard]] DnnMath& convolutions() {
+    if (dnn_ == nullptr) {
+      if (dnn_file_.empty()) {
+        throw Failure{kNoLibrary, "no cuDNN was named, which convolutions need"};
+      }
+      dnn_ = std::make_unique<DnnMath>(dnn_file_.c_str(), tf32_, stream_);
+    }
+    return *dnn_;
+  }
+  [[nodiscard]] Workspace& workspace() noexcept { return workspace_; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return workspace_.bytes() + blas_.bytes(); }
+
+ private:
+  bool tf32_;
+  cudaStream_t stream_;
+  std::string dnn_file_;
+  Workspace workspace_;
+  BlasMath blas_;
+  std::unique_ptr<DnnMath> dnn_;
+};
+
+Math& math_of(void* math) {
+  return *static_cast<Math*>(math);
+}
+
+int create(void** made, const MathOptions* options, void* stream) {
+  *made = nullptr;
+  return guarded([&] {
+    *made = std::make_unique<Math>(*options, static_cast<cudaStream_t>(stream)).release();
+  });
+}
+
+int destroy(void* math) {
+  return guarded([&] { std::unique_ptr<Math>(static_cast<Math*>(math)).reset(); });
+}
+
+int matmul(void* math, const Matmul* product) {
+  return guarded([&] { math_of(math).matmul(*product); });
+}
+
+int convolve(void* math, const Convolution* shape, const void* x, const void* filter, void* y) {
+  return guarded([&] {
+    Math& used = math_of(math);
+    used.convolutions().convolve(*shape, x, filter, y, used.workspace());
+  });
+}
+
+int convolve_input_gradient(void* math, const Convolution* shape, const void* dy,
+                            const void* filter, void* dx) {
+  return guarded([&] {
+    Math& used = math_of(math);
+    used.convolutions().input_gradient(*shape, dy, filter, dx, used.workspace());
+  });
+}
+
+int convolve_filter_gradient(void* math, const Convolution* shape, const void* x, const void* dy,
+                             void* d_filter) {
+  return guarded([&] {
+    Math& used = math_of(math);
+    used.convolutions().filter_gradient(*shape, x, dy, d_filter, used.workspace());
+  });
+}
+
+std::size_t workspace_bytes(const void* math) {
+  return static_cast<const Math*>(math)->bytes();
+}
+
+}  // namespace
+
+constinit const MathApi kMathApi{
+    create,         destroy, matmul, convolve, convolve_input_gradient, convolve_filter_gradient,
+    workspace_bytes};
 
 }  // namespace paceline::cuda

@@ -12,8 +12,8 @@ namespace paceline::cuda {
 
 struct MathOptions {
   std::int32_t tf32;         ///< fp32 products may run on tensor cores in TF32
-  const char* blas_library;  ///< file of libcublasLt; borrowed during the call
-  const char* dnn_library;   ///< file of libcudnn; null: no convolutions
+  const char* blas_library;  ///< file of libcublasLt, 12 or 13; borrowed during the call
+  const char* dnn_library;   ///< of libcudnn, 9; opened by the first convolution; null: none comes
 };
 
 enum class Epilogue : std::int32_t { none, bias, bias_relu, bias_gelu };
@@ -61,7 +61,8 @@ struct Convolution {
 
 /// A Math is made for the calling thread's current device and used by one thread at a time; work is
 /// queued on `stream`, and its workspace is reused from call to call, so all calls of one Math take
-/// the same stream. It remembers the plan of every shape that it has seen.
+/// the same stream. It remembers the plan of every shape that it has seen. Equal calls give equal
+/// bits: neither atomic sums nor sums in 16 bits.
 struct MathApi {
   int (*create)(void** math, const MathOptions* options, void* stream);
   int (*destroy)(void* math);
@@ -72,7 +73,7 @@ struct MathApi {
   /// d_filter is overwritten.
   int (*convolve_filter_gradient)(void* math, const Convolution* shape, const void* x,
                                   const void* dy, void* d_filter);
-  std::size_t (*workspace_bytes)(const void* math);
+  std::size_t (*workspace_bytes)(const void* math);  ///< held now, which is the most so far
 };
 
 }  // namespace paceline::cuda

@@ -3,9 +3,11 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 
 #include "common/core/cuda/launches.h"
+#include "common/core/cuda/library.h"
 #include "common/core/cuda/math.h"
 #include "common/core/cuda/nccl.h"
 
@@ -31,7 +33,21 @@ int told(cudaError_t status) {
 }
 
 const char* error_text(int status) {
-  return cudaGetErrorString(static_cast<cudaError_t>(status));
+  if (status < kDnnStatus) {
+    return cudaGetErrorString(static_cast<cudaError_t>(status));
+  }
+  if (const char* text = failure_text(status); text != nullptr) {
+    return text;
+  }
+  if (status >= kNoLibrary) {
+    return "a library of CUDA is missing";
+  }
+  const bool nccl = status >= kNcclStatus;
+  const bool blas = status >= kBlasStatus;
+  thread_local char text[64];
+  std::snprintf(text, sizeof text, "status %d of %s", status % kDnnStatus,
+                nccl ? "NCCL" : (blas ? "cuBLASLt" : "cuDNN"));
+  return text;
 }
 
 int versions(int* driver, int* runtime) {

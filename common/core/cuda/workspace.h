@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory that library calls of one stream use one after the other.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+
+#include "common/core/cuda/library.h"
+
+namespace paceline::cuda {
+
+/// Grows from the device's stream-ordered pool, so that growing waits for nothing.
+class Workspace {
+ public:
+  explicit Workspace(cudaStream_t stream) : stream_(stream) {}
+  ~Workspace() { release(); }
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+
+  /// At least `bytes` of memory, aligned as cudaMalloc's; what it held before is lost. Throws
+  /// Failure when there is not as much.
+  [[nodiscard]] void* get(std::size_t bytes) {
+    if (bytes > bytes_) {
+      release();
+      check_runtime(cudaMallocAsync(&memory_, bytes, stream_));
+      bytes_ = bytes;
+    }
+    return memory_;
+  }
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+
+ private:
+  void release() noexcept {
+    if (memory_ != nullptr) {
+      (void)cudaFreeAsync(memory_, stream_);
+    }
+    memory_ = nullptr;
+    bytes_ = 0;
+  }
+
+  cudaStream_t stream_;
+  void* memory_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace paceline::cuda

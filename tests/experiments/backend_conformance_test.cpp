@@ -3,12 +3,30 @@
 // there.
 #include <gtest/gtest.h>
 
+#include "common/core/gpu/host_staging.h"
 #include "experiments/backends.h"
 #include "tests/support/backend_conformance.h"
+#include "tests/support/host_module.h"
 #include "tests/support/replica_reference.h"
+#include "tests/support/seen_from_host.h"
 
 namespace paceline {
 namespace {
+
+/// The staging of replicas on a GPU's double, around the backend that the configuration names.
+const CudaModule& host_double() {
+  static const CudaModule module(test::host_module());
+  return module;
+}
+
+Backend staged(Backend backend) {
+  backend.make = [](const WorkerContext& context) -> std::unique_ptr<Synchronizer> {
+    return std::make_unique<test::SeenFromHost>(
+        host_double(), context.rank % 8,
+        make_host_staged(find_backend(context.config.sync).make(context)));
+  };
+  return backend;
+}
 
 using testing::check_backend;
 using testing::conformance_cases;
@@ -45,6 +63,29 @@ TEST_P(BackendConformance, FollowsTheReference) {
     } else {
       check_backend(backend, test);
     }
+  }
+}
+
+/// Replicas on a GPU's double (streams are threads), the backend's own on the host.
+TEST_P(BackendConformance, FollowsTheReferenceFromAGpu) {
+  const Backend backend = find_backend(GetParam());
+  if (backend.traits.shared_weights) {
+    GTEST_SKIP() << "has no replicas to stage";
+  }
+  ConformanceCase test;
+  test.config.sync = GetParam();
+  test.config.world = GetParam() == "single" ? 1 : 3;
+  test.config.comm.timeout = std::chrono::seconds(20);
+  test.config.local.steps = test.config.easgd.period = 2;
+  if (GetParam() == "hierarchical") {
+    test.config.topology.ranks_per_node = 2;
+  }
+  test.buckets = {5, 0, 1000, 17};
+  test.optimizer.momentum = 0.5F;
+  if (testing::has_replicas(backend.name)) {
+    testing::check_replicas(staged(backend), test);
+  } else {
+    check_backend(staged(backend), test);
   }
 }
 

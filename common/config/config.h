@@ -127,6 +127,16 @@ struct RingConfig {
   std::size_t chunk = 0;           ///< bytes moved in one round; 0: chosen by size
 };
 
+struct NcclConfig {
+  std::string algo = "auto";   ///< auto | ring | tree | collnet_direct | collnet_chain | nvls |
+                               ///< nvls_tree; auto: NCCL's tuner or NCCL_ALGO
+  std::string proto = "auto";  ///< auto | ll | ll128 | simple; auto: NCCL's tuner or NCCL_PROTO
+  int min_ctas = 0;            ///< least CUDA blocks of a collective; 0: NCCL's choice
+  int max_ctas = 0;            ///< most; 0: NCCL's choice
+  bool sharded = false;        ///< reduce-scatter, step on a shard, all-gather (ZeRO-1)
+  bool hierarchical = false;   ///< sum within topology.ranks_per_node before it crosses nodes
+};
+
 struct LocalConfig {
   std::int64_t steps = 8;         ///< H: steps of each rank between averages
   std::string outer = "average";  ///< average | nesterov (DiLoCo)
@@ -204,6 +214,7 @@ struct Config {
   PsConfig ps;
   AsyncConfig async;
   RingConfig ring;
+  NcclConfig nccl;
   LocalConfig local;
   EasgdConfig easgd;
   GossipConfig gossip;

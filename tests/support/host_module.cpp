@@ -11,6 +11,7 @@
 
 #include "common/core/cuda/functors.h"
 #include "common/core/optimizer_rules.h"
+#include "tests/support/host_log.h"
 #include "tests/support/host_math.h"
 #include "tests/support/host_nccl.h"
 #include "tests/support/host_stream.h"
@@ -153,11 +154,13 @@ int destroy_event(void* event) {
 }
 
 int record_event(void* event, void* stream) {
+  host_log().add({"record", stream, event});
   stream_of(stream).record(event_of(event));
   return kSuccess;
 }
 
 int wait_event(void* stream, void* event) {
+  host_log().add({"wait", stream, event});
   stream_of(stream).wait(event_of(event));
   return kSuccess;
 }
@@ -214,6 +217,7 @@ int rows(int id, const void* functor, std::int64_t count, void* stream) {
 
 int update(const OptimizerSpec* spec, const UpdateInfo* info,
            const kernels::UpdateOperands* operands, std::int64_t elements, void* stream) {
+  host_log().add({"update", stream, operands->out, static_cast<std::size_t>(elements)});
   return queue(stream, [spec = *spec, info = *info, operands = *operands, elements] {
     kernels::with_update_rule(operands, spec, info,
                               [&](const auto& rule) { kernels::for_each(elements, rule); });

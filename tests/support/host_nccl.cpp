@@ -1,10 +1,406 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/host_nccl.h"
 
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "common/base/half.h"
+#include "common/core/cuda/abi.h"
+#include "tests/support/host_log.h"
+#include "tests/support/host_stream.h"
+
 namespace paceline::test {
 
+namespace {
+
+using cuda::kSuccess;
+using cuda::NcclOptions;
+
+constexpr int kInvalidUsage = 5;
+/// Longer than any test's timeout: only a test that would hang gets here.
+constexpr std::chrono::seconds kGiveUp{60};
+
+enum class Kind : std::uint8_t { all_reduce, reduce_scatter, all_gather, broadcast };
+
+struct Part {
+  Kind kind = Kind::all_reduce;
+  const void* from = nullptr;
+  void* to = nullptr;
+  std::size_t count = 0;
+  Precision format = Precision::fp32;
+  cuda::NcclSum sum = cuda::NcclSum::sum;
+  int root = 0;
+
+  [[nodiscard]] bool matches(const Part& other) const {
+    return kind == other.kind && count == other.count && format == other.format &&
+           sum == other.sum && root == other.root;
+  }
+};
+
+/// One collective of all members.
+struct Meeting {
+  std::vector<Part> parts;
+  int arrived = 0;
+  int left = 0;
+  bool done = false;
+};
+
+struct Member;
+
+struct Split {
+  struct Entry {
+    int color;
+    int key;
+    int rank;
+    std::shared_ptr<Member> member;
+  };
+  std::vector<Entry> entries;
+};
+
+struct Clique {
+  int size = 0;
+  int joined = 0;
+  std::map<std::int64_t, Meeting> meetings;
+  std::map<std::int64_t, Split> splits;
+};
+
+struct Member {
+  std::shared_ptr<Clique> clique;  ///< null: a split that not all have called
+  int rank = 0;
+  std::int64_t issued = 0;
+  std::int64_t executed = 0;
+  std::int64_t splits = 0;
+  bool aborted = false;
+  int state = cuda::kNcclSuccess;
+  std::optional<NcclFault> fault;
+
+  [[nodiscard]] bool complete() const {
+    return clique != nullptr && clique->joined == clique->size;
+  }
+};
+
+/// All state of the double, behind one mutex.
+struct Fabric {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::map<std::string, std::shared_ptr<Clique>> cliques;
+  int ids = 0;
+  int live = 0;
+  int version = 22809;
+  std::optional<NcclFault> fault;
+};
+
+Fabric& fabric() {
+  static Fabric all;
+  return all;
+}
+
+struct Handle {
+  std::shared_ptr<Member> member;
+};
+
+std::shared_ptr<Member> member_of(void* comm) {
+  return static_cast<Handle*>(comm)->member;
+}
+
+void* new_handle(std::shared_ptr<Member> member) {
+  ++fabric().live;
+  return std::make_unique<Handle>(Handle{std::move(member)}).release();
+}
+
+std::size_t bytes_of(Precision format) {
+  return format == Precision::fp32 ? sizeof(float) : sizeof(std::uint16_t);
+}
+
+float load(const void* memory, std::size_t i, Precision format) {
+  if (format == Precision::fp32) {
+    return static_cast<const float*>(memory)[i];
+  }
+  const std::uint16_t bits = static_cast<const std::uint16_t*>(memory)[i];
+  return format == Precision::fp16 ? from_half(bits) : from_bfloat(bits);
+}
+
+void store(void* memory, std::size_t i, Precision format, float value) {
+  if (format == Precision::fp32) {
+    static_cast<float*>(memory)[i] = value;
+  } else {
+    static_cast<std::uint16_t*>(memory)[i] =
+        format == Precision::fp16 ? to_half(value) : to_bfloat(value);
+  }
+}
+
+/// Elements [begin, begin + count) of all ranks' `from`.
+std::vector<float> summed(const Meeting& meeting, std::size_t begin, std::size_t count) {
+  const Part& first = meeting.parts.front();
+  std::vector<float> total(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    for (const Part& part : meeting.parts) {
+      total[i] += load(part.from, begin + i, part.format);
+    }
+    if (first.sum == cuda::NcclSum::average) {
+      total[i] /= static_cast<float>(meeting.parts.size());
+    }
+  }
+  return total;
+}
+
+void write(const Part& part, const std::vector<float>& values) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    store(part.to, i, part.format, values[i]);
+  }
+}
+
+void reduce(const Meeting& meeting) {
+  const Part& first = meeting.parts.front();
+  if (first.kind == Kind::all_reduce) {
+    const std::vector<float> total = summed(meeting, 0, first.count);
+    for (const Part& part : meeting.parts) {
+      write(part, total);
+    }
+    return;
+  }
+  std::vector<std::vector<float>> totals;
+  for (std::size_t rank = 0; rank < meeting.parts.size(); ++rank) {
+    totals.push_back(summed(meeting, rank * first.count, first.count));
+  }
+  for (std::size_t rank = 0; rank < meeting.parts.size(); ++rank) {
+    write(meeting.parts[rank], totals[rank]);
+  }
+}
+
+void copy(const Meeting& meeting) {
+  const Part& first = meeting.parts.front();
+  const std::size_t bytes = first.count * bytes_of(first.format);
+  for (const Part& part : meeting.parts) {
+    if (first.kind == Kind::broadcast) {
+      std::memmove(part.to, meeting.parts[static_cast<std::size_t>(first.root)].from, bytes);
+      continue;
+    }
+    for (std::size_t rank = 0; rank < meeting.parts.size(); ++rank) {
+      std::memmove(static_cast<char*>(part.to) + rank * bytes, meeting.parts[rank].from, bytes);
+    }
+  }
+}
+
+void carry_out(Meeting& meeting) {
+  for (const Part& part : meeting.parts) {
+    if (!part.matches(meeting.parts.front())) {
+      return;
+    }
+  }
+  const Kind kind = meeting.parts.front().kind;
+  kind == Kind::all_reduce || kind == Kind::reduce_scatter ? reduce(meeting) : copy(meeting);
+  meeting.done = true;
+}
+
+/// On the rank's stream: returns when all ranks' streams are here, or the rank has aborted.
+void meet(const std::shared_ptr<Member>& me, const Part& part, bool strikes) {
+  Fabric& all = fabric();
+  std::unique_lock lock(all.mutex);
+  if (me->aborted) {
+    return;
+  }
+  const std::int64_t number = me->executed++;
+  const auto gone = [&] { return me->aborted; };
+  if (strikes) {
+    if (me->fault->kind == NcclFaultKind::async_error) {
+      me->state = me->fault->result;
+    }
+    all.changed.wait_for(lock, kGiveUp, gone);
+    return;
+  }
+  const std::shared_ptr<Clique> clique = me->clique;
+  Meeting& meeting = clique->meetings[number];
+  meeting.parts.resize(static_cast<std::size_t>(clique->size));
+  meeting.parts[static_cast<std::size_t>(me->rank)] = part;
+  if (++meeting.arrived == clique->size) {
+    carry_out(meeting);
+    all.changed.notify_all();
+  }
+  if (!all.changed.wait_for(lock, kGiveUp, [&] { return meeting.done || gone(); })) {
+    std::fprintf(stderr, "NCCL's double: a collective was neither joined nor aborted\n");
+  }
+  if (!meeting.done) {
+    meeting.arrived -= clique->size;  // never complete from here on
+  }
+  if (++meeting.left == clique->size) {
+    clique->meetings.erase(number);
+  }
+}
+
+int issue(void* comm, void* stream, const Part& part, std::string_view what) {
+  const std::shared_ptr<Member> me = member_of(comm);
+  bool strikes = false;
+  {
+    const std::lock_guard lock(fabric().mutex);
+    if (!me->complete()) {
+      return cuda::kNcclStatus + kInvalidUsage;
+    }
+    strikes = me->fault && me->fault->rank == me->rank && me->fault->after <= me->issued;
+    ++me->issued;
+    if (strikes && me->fault->kind == NcclFaultKind::error) {
+      return cuda::kNcclStatus + me->fault->result;
+    }
+  }
+  host_log().add({what, stream, part.to, part.count});
+  static_cast<HostStream*>(stream)->queue([=] { meet(me, part, strikes); });
+  return kSuccess;
+}
+
+int open(const char* file, int* version) {
+  const std::lock_guard lock(fabric().mutex);
+  *version = fabric().version;
+  return file != nullptr && *version >= cuda::kOldestNccl ? kSuccess : cuda::kNcclTooOld;
+}
+
+int unique_id(cuda::NcclId* id) {
+  const std::lock_guard lock(fabric().mutex);
+  *id = {};
+  std::snprintf(id->bytes, sizeof id->bytes, "double %d", ++fabric().ids);
+  return kSuccess;
+}
+
+int init(void** comm, int world, const cuda::NcclId* id, int rank, const NcclOptions* /*options*/) {
+  Fabric& all = fabric();
+  const std::lock_guard lock(all.mutex);
+  std::shared_ptr<Clique>& clique = all.cliques[id->bytes];
+  if (clique == nullptr) {
+    clique = std::make_shared<Clique>();
+    clique->size = world;
+  }
+  auto member = std::make_shared<Member>();
+  member->clique = clique;
+  member->rank = rank;
+  member->fault = all.fault;
+  if (++clique->joined == clique->size) {
+    all.cliques.erase(id->bytes);
+  }
+  *comm = new_handle(std::move(member));
+  return kSuccess;
+}
+
+/// Every color's members become a clique, ordered by key.
+void form(Split& callers) {
+  std::ranges::sort(callers.entries, {}, [](const Split::Entry& entry) {
+    return std::make_tuple(entry.color, entry.key, entry.rank);
+  });
+  std::map<int, std::shared_ptr<Clique>> cliques;
+  for (const Split::Entry& entry : callers.entries) {
+    std::shared_ptr<Clique>& clique = cliques[entry.color];
+    if (clique == nullptr) {
+      clique = std::make_shared<Clique>();
+    }
+    entry.member->rank = clique->size++;
+    clique->joined = clique->size;
+    entry.member->clique = clique;
+  }
+}
+
+int split(void* comm, int color, int key, void** made, const NcclOptions* /*options*/) {
+  const std::shared_ptr<Member> me = member_of(comm);
+  const std::lock_guard lock(fabric().mutex);
+  Split& callers = me->clique->splits[me->splits++];
+  auto member = std::make_shared<Member>();
+  member->fault = me->fault;
+  callers.entries.push_back({color, key, me->rank, member});
+  if (static_cast<int>(callers.entries.size()) == me->clique->size) {
+    form(callers);
+  }
+  *made = new_handle(std::move(member));
+  return kSuccess;
+}
+
+int async_error(void* comm, int* state) {
+  const std::shared_ptr<Member> me = member_of(comm);
+  const std::lock_guard lock(fabric().mutex);
+  *state = me->complete() ? me->state : cuda::kNcclInProgress;
+  return kSuccess;
+}
+
+const char* last_error(void* /*comm*/) {
+  return "as the test asked for";
+}
+
+int all_reduce(const void* from, void* to, std::size_t count, Precision format, cuda::NcclSum sum,
+               void* comm, void* stream) {
+  return issue(comm, stream, {Kind::all_reduce, from, to, count, format, sum, 0}, "all_reduce");
+}
+
+int reduce_scatter(const void* from, void* to, std::size_t count, Precision format,
+                   cuda::NcclSum sum, void* comm, void* stream) {
+  return issue(comm, stream, {Kind::reduce_scatter, from, to, count, format, sum, 0},
+               "reduce_scatter");
+}
+
+int all_gather(const void* from, void* to, std::size_t count, Precision format, void* comm,
+               void* stream) {
+  return issue(comm, stream, {Kind::all_gather, from, to, count, format, cuda::NcclSum::sum, 0},
+               "all_gather");
+}
+
+int broadcast(void* memory, std::size_t count, Precision format, int root, void* comm,
+              void* stream) {
+  return issue(comm, stream,
+               {Kind::broadcast, memory, memory, count, format, cuda::NcclSum::sum, root},
+               "broadcast");
+}
+
+/// Collectives are queued as they come, which is one of the orders that a group allows.
+int group() {
+  return kSuccess;
+}
+
+int finalize(void* /*comm*/) {
+  return kSuccess;
+}
+
+int destroy(void* comm) {
+  const std::unique_ptr<Handle> owned(static_cast<Handle*>(comm));
+  const std::lock_guard lock(fabric().mutex);
+  --fabric().live;
+  return kSuccess;
+}
+
+int abort(void* comm) {
+  const std::unique_ptr<Handle> owned(static_cast<Handle*>(comm));
+  const std::lock_guard lock(fabric().mutex);
+  owned->member->aborted = true;
+  --fabric().live;
+  fabric().changed.notify_all();
+  return kSuccess;
+}
+
+}  // namespace
+
 cuda::NcclApi host_nccl() {
-  return {};
+  return {open,       unique_id, init,  split, async_error, last_error, all_reduce, reduce_scatter,
+          all_gather, broadcast, group, group, finalize,    destroy,    abort};
+}
+
+void set_nccl_fault(std::optional<NcclFault> fault) {
+  const std::lock_guard lock(fabric().mutex);
+  fabric().fault = fault;
+}
+
+void set_nccl_version(int version) {
+  const std::lock_guard lock(fabric().mutex);
+  fabric().version = version;
+}
+
+int live_nccl_communicators() {
+  const std::lock_guard lock(fabric().mutex);
+  return fabric().live;
 }
 
 }  // namespace paceline::test

@@ -1,12 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL's double: communicators between threads of one process, collectives queued on the streams of
-// host_stream.h. No result of it is a GPU's.
+// NCCL's double: communicators between threads of one process, whose collectives are queued on the
+// streams of host_stream.h and meet there. Sums are added in rank order in fp32 and rounded once to
+// the format. As with NCCL, a collective that not all ranks join, or whose counts differ, never
+// ends until it is aborted. No result of it is a GPU's.
 #pragma once
+
+#include <cstdint>
+#include <optional>
 
 #include "common/core/cuda/nccl_abi.h"
 
 namespace paceline::test {
 
 [[nodiscard]] cuda::NcclApi host_nccl();
+
+enum class NcclFaultKind : std::uint8_t {
+  error,        ///< the call returns `result`
+  async_error,  ///< the collective never ends, and async_error() then says `result`
+  hang,         ///< the collective never ends
+};
+
+/// Strikes at the collective that rank `rank` (of the communicator) begins after `after` others.
+struct NcclFault {
+  NcclFaultKind kind = NcclFaultKind::error;
+  int rank = 0;
+  int after = 0;
+  int result = 2;  ///< an ncclResult_t
+};
+
+/// For all communicators made from here on.
+void set_nccl_fault(std::optional<NcclFault> fault);
+/// What open() says; by default 2.28.9.
+void set_nccl_version(int version);
+/// Communicators that were made and neither destroyed nor aborted.
+[[nodiscard]] int live_nccl_communicators();
 
 }  // namespace paceline::test

@@ -8,15 +8,20 @@
 #include <type_traits>
 
 #include "common/core/kernels.h"
+#include "common/core/kernels_sync.h"
 
 namespace paceline::cuda {
 
 /// Run by kernels::for_each: a thread per element.
-using EachFunctors = std::tuple<kernels::AddScaled, kernels::Multiply>;
+using EachFunctors =
+    std::tuple<kernels::AddScaled, kernels::Multiply, kernels::ClipByNorm,
+               kernels::ToWire<kernels::HalfWire>, kernels::ToWire<kernels::BfloatWire>,
+               kernels::FromWire<kernels::HalfWire>, kernels::FromWire<kernels::BfloatWire>>;
 
 /// Run by kernels::for_rows: a warp per row.
-using RowFunctors = std::tuple<kernels::BiasGradient, kernels::MaxPoolForward,
-                               kernels::MaxPoolBackward, kernels::SoftmaxCrossEntropy>;
+using RowFunctors =
+    std::tuple<kernels::BiasGradient, kernels::MaxPoolForward, kernels::MaxPoolBackward,
+               kernels::SoftmaxCrossEntropy, kernels::SquaresOfBlocks, kernels::SumOfBlocks>;
 
 /// Place of F in a list; a functor that is not there does not compile.
 template <typename F, typename List>

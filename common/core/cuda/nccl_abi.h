@@ -21,13 +21,17 @@ struct NcclOptions {
   std::int32_t max_ctas;
 };
 
+/// The first with ncclCommSplit, as ncclGetVersion tells it.
+inline constexpr int kOldestNccl = 21800;
+inline constexpr int kNcclTooOld = 4'000'001;  ///< open()'s status for older ones
+
 /// NCCL's states of a non-blocking communicator.
 inline constexpr int kNcclSuccess = 0;
 inline constexpr int kNcclInProgress = 7;
 
 /// Communicators are non-blocking (ncclConfig_t::blocking = 0): a call returns kSuccess when it is
-/// done or under way; async_error() tells which. Every status is kSuccess, kNoLibrary or
-/// kNcclStatus + ncclResult_t.
+/// done or under way; async_error() tells which. Every status is kSuccess, kNoLibrary, kNcclTooOld
+/// or kNcclStatus + ncclResult_t. Calls on one communicator are not made at the same time.
 struct NcclApi {
   /// Opens the library once per process; later calls return what the first found.
   int (*open)(const char* file, int* version);

@@ -124,7 +124,7 @@ class Gpu final : public Device {
   [[nodiscard]] std::size_t held_bytes() const noexcept { return held_; }
   [[nodiscard]] std::size_t peak_bytes() const noexcept { return peak_; }
 
-  /// Queues f(i) for i in [0, n), or f(team, row) for every row, on stream().
+  /// Queues f(i) for i in [0, n), or f(team, row) for every row, on stream() or `on`.
   template <typename F>
   void each(std::int64_t n, const F& functor, std::string_view what) {
     each(n, functor, stream_, what);
@@ -135,7 +135,11 @@ class Gpu final : public Device {
   }
   template <typename F>
   void rows(std::int64_t count, const F& functor, std::string_view what) {
-    check(api_.rows(cuda::PlaceOf<F, cuda::RowFunctors>::value, &functor, count, stream_.native()),
+    rows(count, functor, stream_, what);
+  }
+  template <typename F>
+  void rows(std::int64_t count, const F& functor, const GpuStream& on, std::string_view what) {
+    check(api_.rows(cuda::PlaceOf<F, cuda::RowFunctors>::value, &functor, count, on.native()),
           what);
   }
 

@@ -2,11 +2,15 @@
 // Every way in which there is no GPU to use has its own plain line. Nothing here needs a GPU.
 #include "common/core/cuda_module.h"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <fstream>
+#include <future>
 
 #include "common/base/error.h"
 
@@ -124,7 +128,86 @@ TEST(CudaModule, ThisProcessHasDevicesOrAReason) {
   EXPECT_FALSE(has(module.description(), "\n"));
 }
 
+TEST(CudaLibraries, TakesTheFirstFolderAndTheNewestMajor) {
+  const Folder first;
+  const Folder second;
+  const auto touch = [](const Folder& folder, const char* name) {
+    std::ofstream(folder.path() / name) << "made up";
+    return (folder.path() / name).string();
+  };
+  const CudaLibraries libraries({first.path(), second.path(), "/nowhere"});
+  EXPECT_EQ(libraries.blas(), "libcublasLt.so.13") << "left to the loader";
+  EXPECT_EQ(libraries.dnn(), "libcudnn.so.9");
+  EXPECT_EQ(libraries.nccl(), "libnccl.so.2");
+  const std::string older = touch(first, "libcublasLt.so.12");
+  EXPECT_EQ(libraries.blas(), older);
+  EXPECT_EQ(libraries.blas(), touch(second, "libcublasLt.so.13"));
+  const std::string later = touch(second, "libcudnn.so.9");
+  EXPECT_EQ(libraries.dnn(), later);
+  EXPECT_EQ(libraries.dnn(), touch(first, "libcudnn.so.9"));
+  EXPECT_EQ(libraries.nccl(), "libnccl.so.2");
+}
+
+TEST(CudaLibraries, SearchesWhereTheEnvironmentSays) {
+  const Folder folder;
+  const fs::path packages = folder.path() / "lib/python3.11/site-packages/nvidia";
+  fs::create_directories(packages / "cublas/lib");
+  std::ofstream(packages / "cublas/lib/libcublasLt.so.12") << "made up";
+  std::ofstream(folder.path() / "libcublasLt.so.12") << "made up";
+  const char* before = std::getenv("VIRTUAL_ENV");
+  const std::string kept = before != nullptr ? before : "";
+  setenv("VIRTUAL_ENV", folder.path().c_str(), 1);
+  const CudaLibraries in_packages;
+  setenv("PACELINE_CUDA_LIBRARIES", (":/nowhere:" + folder.path().string()).c_str(), 1);
+  const CudaLibraries in_folder;
+  unsetenv("PACELINE_CUDA_LIBRARIES");
+  before != nullptr ? setenv("VIRTUAL_ENV", kept.c_str(), 1) : unsetenv("VIRTUAL_ENV");
+  const auto searched = [](const CudaLibraries& libraries, const fs::path& wanted) {
+    const auto& folders = libraries.folders();
+    return std::find(folders.begin(), folders.end(), wanted) - folders.begin();
+  };
+  EXPECT_EQ(searched(in_packages, packages / "cublas/lib"), 0);
+  EXPECT_EQ(searched(in_folder, folder.path()), 1);
+  EXPECT_EQ(searched(in_folder, packages / "cublas/lib"), 2);
+}
+
 #if defined(PACELINE_CUDA_MODULE_FOLDER)
+/// The module's own tables, which answer without a driver too.
+const cuda::Api& real_tables() {
+  const fs::path file = fs::path(PACELINE_CUDA_MODULE_FOLDER) / cuda::kModuleFile;
+  void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (library == nullptr) {
+    throw Error(dlerror());
+  }
+  return *reinterpret_cast<cuda::EntryPoint*>(dlsym(library, cuda::kEntryPoint))();
+}
+
+TEST(CudaModule, TheRealOneSaysWhichLibraryOrFunctionIsMissing) {
+  const cuda::Api& api = real_tables();
+  const auto reason = [&](const char* blas) {
+    void* math = nullptr;
+    const cuda::MathOptions options{.tf32 = 0, .blas_library = blas, .dnn_library = nullptr};
+    EXPECT_EQ(api.math.create(&math, &options, nullptr), cuda::kNoLibrary);
+    EXPECT_EQ(math, nullptr);
+    return std::string(api.error_text(cuda::kNoLibrary));
+  };
+  const std::string missing = reason("/nowhere/libcublasLt.so.13");
+  EXPECT_TRUE(has(missing, "/nowhere/libcublasLt.so.13: cannot open")) << missing;
+  EXPECT_EQ(reason(PACELINE_CUDA_DOUBLE), PACELINE_CUDA_DOUBLE " does not have cublasLtGetVersion");
+  const std::string other_thread = std::async(std::launch::async, [&] {
+                                     return std::string(api.error_text(cuda::kNoLibrary));
+                                   }).get();
+  EXPECT_EQ(other_thread, "a library of CUDA is missing") << "each thread has its own last call";
+}
+
+TEST(CudaModule, TheRealOneHasWordsForEveryStatus) {
+  const cuda::Api& api = real_tables();
+  EXPECT_STREQ(api.error_text(cuda::kOutOfMemory), "out of memory");
+  EXPECT_STREQ(api.error_text(cuda::kDnnStatus + 3000), "status 3000 of cuDNN");
+  EXPECT_STREQ(api.error_text(cuda::kBlasStatus + 13), "status 13 of cuBLASLt");
+  EXPECT_STREQ(api.error_text(cuda::kNcclStatus + 5), "status 5 of NCCL");
+}
+
 TEST(CudaModule, TheRealOneLoadsAndAsksTheRuntime) {
   const CudaModule module(
       {.built = true, .folders = {PACELINE_CUDA_MODULE_FOLDER}, .driver_library = kSomeLibrary});

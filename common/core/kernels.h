@@ -23,6 +23,7 @@ struct SerialTeam {
   [[nodiscard]] PACELINE_HD std::int64_t lane() const noexcept { return 0; }
   [[nodiscard]] PACELINE_HD std::int64_t size() const noexcept { return 1; }
   [[nodiscard]] PACELINE_HD float sum(float value) const noexcept { return value; }
+  [[nodiscard]] PACELINE_HD double sum(double value) const noexcept { return value; }
   [[nodiscard]] PACELINE_HD float max(float value) const noexcept { return value; }
   [[nodiscard]] PACELINE_HD std::int64_t min(std::int64_t value) const noexcept { return value; }
 };
@@ -44,14 +45,20 @@ void for_rows(std::int64_t rows, const F& f) {
   }
 }
 
+// Basic… functors take activations as T: float, or what stored.h stores in 16 bits.
+
 /// out[i] = a[i] + scale·b[i]; out may be a.
-struct AddScaled {
-  const float* a;
-  const float* b;
-  float* out;
+template <typename T>
+struct BasicAddScaled {
+  const T* a;
+  const T* b;
+  T* out;
   float scale;
-  PACELINE_HD void operator()(std::int64_t i) const { out[i] = a[i] + scale * b[i]; }
+  PACELINE_HD void operator()(std::int64_t i) const {
+    out[i] = static_cast<T>(static_cast<float>(a[i]) + scale * static_cast<float>(b[i]));
+  }
 };
+using AddScaled = BasicAddScaled<float>;
 
 /// values[i] *= factor.
 struct Multiply {
@@ -136,9 +143,10 @@ struct PoolGeometry {
 
 /// Row r = (sample, output row) of 2×2 maximum pooling: y = the largest of four, winner = which one
 /// (0..3 in row order, the first of equals).
-struct MaxPoolForward {
-  const float* x;
-  float* y;
+template <typename T>
+struct BasicMaxPoolForward {
+  const T* x;
+  T* y;
   std::uint8_t* winner;
   PoolGeometry in;
 
@@ -146,10 +154,10 @@ struct MaxPoolForward {
   PACELINE_HD void operator()(const Team& team, std::int64_t row) const {
     const std::int64_t rows_out = in.height / 2;
     const std::int64_t line = in.width * in.channels;
-    const float* top = x + ((row / rows_out) * in.height + (row % rows_out) * 2) * line;
+    const T* top = x + ((row / rows_out) * in.height + (row % rows_out) * 2) * line;
     const std::int64_t columns = in.width / 2;
     for (std::int64_t column = 0; column < columns; ++column) {
-      const float* a = top + column * 2 * in.channels;
+      const T* a = top + column * 2 * in.channels;
       const std::int64_t to = (row * columns + column) * in.channels;
       window(team, a, a + line, y + to, winner + to);
     }
@@ -157,35 +165,37 @@ struct MaxPoolForward {
 
  private:
   template <typename Team>
-  PACELINE_HD void window(const Team& team, const float* upper, const float* lower, float* out,
+  PACELINE_HD void window(const Team& team, const T* upper, const T* lower, T* out,
                           std::uint8_t* which) const {
     const std::int64_t c_end = in.channels;
 #pragma omp simd
     for (std::int64_t c = team.lane(); c < c_end; c += team.size()) {
-      float best = upper[c];
+      float best = static_cast<float>(upper[c]);
       int index = 0;
-      const float right = upper[c + c_end];
+      const auto right = static_cast<float>(upper[c + c_end]);
       index = right > best ? 1 : index;
       best = right > best ? right : best;
-      const float below = lower[c];
+      const auto below = static_cast<float>(lower[c]);
       index = below > best ? 2 : index;
       best = below > best ? below : best;
-      const float across = lower[c + c_end];
+      const auto across = static_cast<float>(lower[c + c_end]);
       index = across > best ? 3 : index;
       best = across > best ? across : best;
-      out[c] = best;
+      out[c] = static_cast<T>(best);
       which[c] = static_cast<std::uint8_t>(index);
     }
   }
 };
+using MaxPoolForward = BasicMaxPoolForward<float>;
 
 /// Row r = (sample, output row) of its gradient: dx at the winner is dy, else 0; with `after_relu`
 /// only where y > 0. The last output row of a sample also clears an odd input's left-over row.
-struct MaxPoolBackward {
-  const float* y;
+template <typename T>
+struct BasicMaxPoolBackward {
+  const T* y;
   const std::uint8_t* winner;
-  const float* dy;
-  float* dx;
+  const T* dy;
+  T* dx;
   PoolGeometry in;
   bool after_relu;
 
@@ -193,12 +203,12 @@ struct MaxPoolBackward {
   PACELINE_HD void operator()(const Team& team, std::int64_t row) const {
     const std::int64_t rows_out = in.height / 2;
     const std::int64_t line = in.width * in.channels;
-    float* top = dx + ((row / rows_out) * in.height + (row % rows_out) * 2) * line;
+    T* top = dx + ((row / rows_out) * in.height + (row % rows_out) * 2) * line;
     const std::int64_t columns = in.width / 2;
     const float floor = after_relu ? 0.0F : -INFINITY;
     for (std::int64_t column = 0; column < columns; ++column) {
       const std::int64_t from = (row * columns + column) * in.channels;
-      float* a = top + column * 2 * in.channels;
+      T* a = top + column * 2 * in.channels;
       window(team, y + from, winner + from, dy + from, a, a + line, floor);
     }
     if (in.width % 2 == 1) {
@@ -212,65 +222,71 @@ struct MaxPoolBackward {
 
  private:
   template <typename Team>
-  PACELINE_HD void window(const Team& team, const float* value, const std::uint8_t* which,
-                          const float* d, float* upper, float* lower, float floor) const {
+  PACELINE_HD void window(const Team& team, const T* value, const std::uint8_t* which, const T* d,
+                          T* upper, T* lower, float floor) const {
     const std::int64_t c_end = in.channels;
+    const auto zero = static_cast<T>(0.0F);
 #pragma omp simd
     for (std::int64_t c = team.lane(); c < c_end; c += team.size()) {
-      const float passed = value[c] > floor ? d[c] : 0.0F;
+      const T passed = static_cast<float>(value[c]) > floor ? d[c] : zero;
       const int index = which[c];
-      upper[c] = index == 0 ? passed : 0.0F;
-      upper[c + c_end] = index == 1 ? passed : 0.0F;
-      lower[c] = index == 2 ? passed : 0.0F;
-      lower[c + c_end] = index == 3 ? passed : 0.0F;
+      upper[c] = index == 0 ? passed : zero;
+      upper[c + c_end] = index == 1 ? passed : zero;
+      lower[c] = index == 2 ? passed : zero;
+      lower[c + c_end] = index == 3 ? passed : zero;
     }
   }
 
   template <typename Team>
-  PACELINE_HD static void clear(const Team& team, float* values, std::int64_t n) {
+  PACELINE_HD static void clear(const Team& team, T* values, std::int64_t n) {
     for (std::int64_t i = team.lane(); i < n; i += team.size()) {
-      values[i] = 0.0F;
+      values[i] = static_cast<T>(0.0F);
     }
   }
 };
+using MaxPoolBackward = BasicMaxPoolBackward<float>;
 
 /// Row r of logits z [rows, classes]:
-///   loss[r] = log(sum_j exp(z_j)) − z_label,  d_logits_j = softmax(z)_j − [j = label],
+///   loss[r] = log(sum_j exp(z_j)) − z_label,  d_logits_j = scale·(softmax(z)_j − [j = label]),
 ///   correct[r] = 1 if the first largest logit is the label's.
 /// Not-a-number logits give a not-a-number loss and count as wrong. d_logits may be null (forward
 /// only) or the logits themselves.
-struct SoftmaxCrossEntropy {
-  const float* logits;
+template <typename T>
+struct BasicSoftmaxCrossEntropy {
+  const T* logits;
   const std::int32_t* labels;
-  float* d_logits;
+  T* d_logits;
   float* loss;
   std::uint8_t* correct;
   std::int64_t classes;
+  float scale = 1.0F;
 
   template <typename Team>
   PACELINE_HD void operator()(const Team& team, std::int64_t row) const {
-    const float* z = logits + row * classes;
+    const T* z = logits + row * classes;
     const std::int64_t label = labels[row];
-    const float label_logit = z[label];
+    const auto label_logit = static_cast<float>(z[label]);
     float top = -INFINITY;
     for (std::int64_t j = team.lane(); j < classes; j += team.size()) {
-      top = z[j] > top ? z[j] : top;
+      const auto value = static_cast<float>(z[j]);
+      top = value > top ? value : top;
     }
     top = team.max(top);
     std::int64_t best = classes;
     for (std::int64_t j = team.lane(); j < classes; j += team.size()) {
-      best = z[j] == top && j < best ? j : best;
+      best = static_cast<float>(z[j]) == top && j < best ? j : best;
     }
     best = team.min(best);
     float total = 0.0F;
     for (std::int64_t j = team.lane(); j < classes; j += team.size()) {
-      total += std::exp(z[j] - top);
+      total += std::exp(static_cast<float>(z[j]) - top);
     }
     total = team.sum(total);
     if (d_logits != nullptr) {
-      float* d = d_logits + row * classes;
+      T* d = d_logits + row * classes;
       for (std::int64_t j = team.lane(); j < classes; j += team.size()) {
-        d[j] = std::exp(z[j] - top) / total - (j == label ? 1.0F : 0.0F);
+        const float share = std::exp(static_cast<float>(z[j]) - top) / total;
+        d[j] = static_cast<T>(scale * (share - (j == label ? 1.0F : 0.0F)));
       }
     }
     if (team.lane() == 0) {
@@ -279,5 +295,6 @@ struct SoftmaxCrossEntropy {
     }
   }
 };
+using SoftmaxCrossEntropy = BasicSoftmaxCrossEntropy<float>;
 
 }  // namespace paceline::kernels

@@ -20,12 +20,8 @@ class LaneTeam {
   [[nodiscard]] PACELINE_HD std::int64_t lane() const { return exchange_.lane(); }
   [[nodiscard]] PACELINE_HD std::int64_t size() const { return Exchange::kLanes; }
 
-  [[nodiscard]] PACELINE_HD float sum(float value) const {
-    for (int mask = Exchange::kLanes / 2; mask > 0; mask /= 2) {
-      value += exchange_.across(value, mask);
-    }
-    return value;
-  }
+  [[nodiscard]] PACELINE_HD float sum(float value) const { return added(value); }
+  [[nodiscard]] PACELINE_HD double sum(double value) const { return added(value); }
   [[nodiscard]] PACELINE_HD float max(float value) const {
     for (int mask = Exchange::kLanes / 2; mask > 0; mask /= 2) {
       const float other = exchange_.across(value, mask);
@@ -42,6 +38,14 @@ class LaneTeam {
   }
 
  private:
+  template <typename T>
+  [[nodiscard]] PACELINE_HD T added(T value) const {
+    for (int mask = Exchange::kLanes / 2; mask > 0; mask /= 2) {
+      value += exchange_.across(value, mask);
+    }
+    return value;
+  }
+
   Exchange exchange_;
 };
 

@@ -32,7 +32,8 @@ struct ParameterSpec {
   }
 };
 
-/// Operands of one forward call. Activations are [samples, height, width, channels], dense fp32.
+/// Operands of one forward call. Activations are [samples, height, width, channels], dense fp32; on
+/// a GPU all pointers are addresses of the device, and activations of the model's format.
 struct ForwardPass {
   std::int64_t samples;
   const float* input;

@@ -94,8 +94,9 @@ class Model {
   virtual void initialise(std::span<float> weights, std::uint64_t seed) const = 0;
 
   /// State that training updates besides the weights (BatchNorm's running statistics), this
-  /// worker's own; evaluation reads it. Empty in most models.
-  [[nodiscard]] virtual std::span<float> buffers() noexcept = 0;
+  /// worker's own; evaluation reads it. Empty in most models. In host memory: on a GPU a copy, good
+  /// until the next batch, which takes what was written to it.
+  [[nodiscard]] virtual std::span<float> buffers() = 0;
 
   /// Whether train_batch involves all ranks (SyncBatchNorm): each then makes the same number of
   /// calls, with 0 samples where it has no more.

@@ -3,9 +3,8 @@
 
 #include <fmt/format.h>
 
-#include "common/core/cpu/model_parts.h"
-#include "common/core/cpu/residual.h"
-#include "common/core/sequential.h"
+#include "common/core/cpu/cpu_factory.h"
+#include "common/core/residual.h"
 
 namespace paceline {
 
@@ -17,15 +16,17 @@ using Layers = std::vector<std::unique_ptr<Layer>>;
 
 class ResNetBuilder {
  public:
-  ResNetBuilder(const ResNetPlan& plan, SampleShape input, const ModelOptions& options)
-      : plan_(plan), options_(options), context_(make_model_context(options)), shape_(input) {}
+  ResNetBuilder(const ResNetPlan& plan, SampleShape input, const ModelOptions& options,
+                LayerFactory& factory)
+      : plan_(plan), options_(options), factory_(factory), shape_(input) {}
 
   void stem() {
     const std::int64_t kernel = plan_.large_stem ? 7 : 3;
     const std::int64_t stride = plan_.large_stem ? 2 : 1;
     convolve(layers_, "conv1", shape_, {plan_.width, kernel, stride, kernel / 2, false}, true);
     if (plan_.large_stem) {
-      layers_.push_back(make_window_max_pool("maxpool", layers_.back()->output_shape(), 3, 2, 1));
+      layers_.push_back(
+          factory_.window_max_pool("maxpool", layers_.back()->output_shape(), 3, 2, 1));
     }
     shape_ = layers_.back()->output_shape();
   }
@@ -46,16 +47,15 @@ class ResNetBuilder {
       convolve(shortcut, "shortcut", shape_, {outputs, 1, stride, 0, false}, false);
     }
     layers_.push_back(make_resnet_block(std::move(name), std::move(branch), std::move(shortcut),
-                                        options_.precision));
+                                        factory_.store()));
     shape_ = layers_.back()->output_shape();
   }
 
   std::unique_ptr<Model> finish(std::string_view name, int classes) {
-    layers_.push_back(make_global_average("avgpool", shape_));
+    layers_.push_back(factory_.global_average("avgpool", shape_));
     layers_.push_back(
-        make_linear(context_, "fc", layers_.back()->output_shape(), classes, Activation::none));
-    return std::make_unique<Sequential>(std::string(name), std::move(layers_),
-                                        as_shared_scratch(context_), options_);
+        factory_.linear("fc", layers_.back()->output_shape(), classes, Activation::none));
+    return factory_.finish(std::string(name), std::move(layers_));
   }
 
  private:
@@ -66,15 +66,15 @@ class ResNetBuilder {
   /// A convolution and its norm, with a ReLU after it or not.
   void convolve(Layers& to, const char* name, SampleShape input, const ConvShape& shape,
                 bool relu) {
-    to.push_back(make_conv2d(context_, name, input, shape, Activation::none, ReluMask::here));
+    to.push_back(factory_.conv2d(name, input, shape, Activation::none, ReluMask::here));
     const Activation activation = relu ? Activation::relu : Activation::none;
-    to.push_back(make_norm(fmt::format("{}_norm", name), last(to),
-                           norm_setup(options_, activation, ReluMask::here)));
+    to.push_back(factory_.norm(fmt::format("{}_norm", name), last(to),
+                               norm_setup(options_, activation, ReluMask::here)));
   }
 
   const ResNetPlan& plan_;
   const ModelOptions& options_;
-  std::shared_ptr<DnnlContext> context_;
+  LayerFactory& factory_;
   SampleShape shape_;
   Layers layers_;
 };
@@ -86,9 +86,10 @@ ResNetPlan resnet_plan(std::string_view name) {
                             : ResNetPlan{false, false, 16, {3, 3, 3}};
 }
 
-std::unique_ptr<Model> make_resnet(std::string_view name, const ResNetPlan& plan, SampleShape input,
-                                   int classes, const ModelOptions& options) {
-  ResNetBuilder builder(plan, input, options);
+std::unique_ptr<Model> build_resnet(std::string_view name, const ResNetPlan& plan,
+                                    SampleShape input, int classes, const ModelOptions& options,
+                                    LayerFactory& factory) {
+  ResNetBuilder builder(plan, input, options, factory);
   builder.stem();
   std::int64_t width = plan.width;
   for (std::size_t stage = 0; stage < plan.blocks.size(); ++stage) {
@@ -99,6 +100,12 @@ std::unique_ptr<Model> make_resnet(std::string_view name, const ResNetPlan& plan
     width *= 2;
   }
   return builder.finish(name, classes);
+}
+
+std::unique_ptr<Model> make_resnet(std::string_view name, const ResNetPlan& plan, SampleShape input,
+                                   int classes, const ModelOptions& options) {
+  CpuFactory factory(options);
+  return build_resnet(name, plan, input, classes, options, factory);
 }
 
 }  // namespace paceline

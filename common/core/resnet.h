@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/core/layer_factory.h"
 #include "common/core/model.h"
 
 namespace paceline {
@@ -28,6 +29,11 @@ struct ResNetPlan {
 /// positions and a linear layer. Each block is one layer of the model: "layer2.0" holds
 /// "layer2.0.conv1.weight", "layer2.0.conv1_norm.gamma", … "layer2.0.shortcut.weight". Throws
 /// ConfigError for what the layers refuse. options.norm.kind is not auto or none.
+[[nodiscard]] std::unique_ptr<Model> build_resnet(std::string_view name, const ResNetPlan& plan,
+                                                  SampleShape input, int classes,
+                                                  const ModelOptions& options,
+                                                  LayerFactory& factory);
+/// The same on the CPU.
 [[nodiscard]] std::unique_ptr<Model> make_resnet(std::string_view name, const ResNetPlan& plan,
                                                  SampleShape input, int classes,
                                                  const ModelOptions& options);

@@ -6,12 +6,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "common/base/error.h"
+#include "common/base/half.h"
 #include "common/core/cpu/layers.h"
 #include "common/core/loss_scaler.h"
 #include "common/core/model.h"
+#include "common/core/stored.h"
 #include "tests/core/inputs.h"
 
 namespace paceline {
@@ -35,6 +38,31 @@ std::vector<double> rounded(std::span<const float> values, Precision precision) 
     out.push_back(nearest(static_cast<double>(value), precision));
   }
   return out;
+}
+
+TEST(Stored, HasTheBitsOfTheHostsConversions) {
+  for (std::uint32_t i = 0; i < 1U << 20U; ++i) {
+    const auto value = std::bit_cast<float>(i << 12U | (i * 2654435761U >> 20U));
+    if (std::isnan(value)) {
+      EXPECT_TRUE(std::isnan(static_cast<float>(Half(value)))) << i;
+      EXPECT_TRUE(std::isnan(static_cast<float>(Bfloat(value)))) << i;
+      continue;
+    }
+    ASSERT_EQ(Half(value).bits, to_half(value)) << value;
+    ASSERT_EQ(Bfloat(value).bits, to_bfloat(value)) << value;
+  }
+  for (std::uint32_t bits = 0; bits < 1U << 16U; ++bits) {
+    Half half{};
+    half.bits = static_cast<std::uint16_t>(bits);
+    if (const float value = from_half(half.bits); !std::isnan(value)) {
+      ASSERT_EQ(static_cast<float>(half), value) << bits;
+      ASSERT_EQ(Half(value).bits, bits);
+      const float between = std::nextafter(value, 0.0F);
+      ASSERT_EQ(Half(between).bits, to_half(between)) << "beside a half";
+      const float tie = value * (1.0F + 0x1p-11F);
+      ASSERT_EQ(Half(tie).bits, to_half(tie)) << "between halves";
+    }
+  }
 }
 
 struct Fixture {

@@ -6,9 +6,10 @@
 #include <functional>
 
 #include "common/base/error.h"
+#include "common/core/cpu/cpu_factory.h"
 #include "common/core/cpu/norm.h"
-#include "common/core/cpu/residual.h"
 #include "common/core/kernels_pool.h"
+#include "common/core/residual.h"
 #include "tests/core/inputs.h"
 #include "tests/core/layer_check.h"
 #include "tests/core/reference.h"
@@ -167,7 +168,8 @@ std::unique_ptr<Layer> make_block(const BlockCase& p) {
   if (p.stride != 1 || p.outputs != p.in.channels) {
     add(shortcut, "shortcut", p.in, {p.outputs, 1, p.stride, 0, false}, Activation::none);
   }
-  return make_resnet_block("block", std::move(branch), std::move(shortcut), Precision::fp32);
+  return make_resnet_block("block", std::move(branch), std::move(shortcut),
+                           make_cpu_store(Precision::fp32));
 }
 
 /// Convolution and norm with parameters from the front of `w`, which moves on.
@@ -228,7 +230,8 @@ TEST(Block, RefusesAShortcutOfAnotherShape) {
   branch.push_back(make_conv2d(context, "conv1", {4, 4, 2}, ConvShape{3, 3, 1, 1, false},
                                Activation::none, ReluMask::here));
   branch.push_back(make_norm("n", {4, 4, 3}, {.activation = Activation::relu}));
-  EXPECT_THROW(make_resnet_block("block", std::move(branch), {}, Precision::fp32), Error);
+  EXPECT_THROW(make_resnet_block("block", std::move(branch), {}, make_cpu_store(Precision::fp32)),
+               Error);
 }
 
 }  // namespace

@@ -1,7 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
-#include "common/base/error.h"
 #include "common/core/cpu/dnnl_layer.h"
 
 namespace paceline {
@@ -16,13 +13,6 @@ using BackwardData = dnnl::convolution_backward_data;
 using Type = dnnl::memory::data_type;
 constexpr auto kF32 = dnnl::memory::data_type::f32;
 constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
-
-SampleShape convolved(const SampleShape& in, const ConvShape& conv) {
-  const auto extent = [&](std::int64_t of) {
-    return (of + 2 * conv.padding - conv.kernel) / conv.stride + 1;
-  };
-  return {extent(in.height), extent(in.width), conv.outputs};
-}
 
 class Conv2d final : public DnnlLayer {
  public:
@@ -119,12 +109,7 @@ class Conv2d final : public DnnlLayer {
 std::unique_ptr<Layer> make_conv2d(std::shared_ptr<DnnlContext> context, std::string name,
                                    SampleShape input, const ConvShape& shape, Activation activation,
                                    ReluMask mask) {
-  const std::int64_t least = shape.kernel - 2 * shape.padding;
-  if (input.height < least || input.width < least) {
-    throw ConfigError(
-        fmt::format("layer {}: {}x{} convolution of a {}x{} input, at least {}x{} is needed", name,
-                    shape.kernel, shape.kernel, input.height, input.width, least, least));
-  }
+  check_convolution(name, input, shape);
   return std::make_unique<Conv2d>(std::move(context), std::move(name), input, shape, activation,
                                   mask);
 }

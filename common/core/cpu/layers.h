@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "common/core/layer.h"
+#include "common/core/layer_setup.h"
 #include "common/core/precision.h"
 #include "common/core/sequential.h"
 
@@ -23,8 +23,6 @@ class DnnlContext;
 [[nodiscard]] std::shared_ptr<SharedScratch> as_shared_scratch(
     std::shared_ptr<DnnlContext> context);
 
-enum class Activation : std::uint8_t { none, relu };
-
 /// y = act(W·x + b): x [n, in], W [out, in], b [out], y [n, out].
 /// dW = dyᵀ·x, db = Σ dy, dx = dy·W, with dy masked by y > 0 under ReLU.
 /// Throws Error for an input that has to be flattened first.
@@ -32,22 +30,11 @@ enum class Activation : std::uint8_t { none, relu };
                                                  std::string name, SampleShape input,
                                                  std::int64_t outputs, Activation activation);
 
-/// Whether NHWC and PyTorch's channels-first order of one sample differ.
-[[nodiscard]] constexpr bool needs_flatten(const SampleShape& shape) noexcept {
-  return shape.channels > 1 && shape.height * shape.width > 1;
-}
-
 /// x [n, h, w, c] -> y [n, c·h·w] in PyTorch's order: y[(c·height + h)·width + w] = x[h, w, c], so
 /// that the linear layer above has PyTorch's weight. Moving activations is cheaper than moving that
 /// weight three times a step.
 [[nodiscard]] std::unique_ptr<Layer> make_flatten(std::shared_ptr<DnnlContext> context,
                                                   std::string name, SampleShape input);
-
-/// Who multiplies a ReLU's incoming gradient by [y > 0].
-enum class ReluMask : std::uint8_t {
-  here,   ///< the layer that has the ReLU
-  above,  ///< the layer that follows has already done it (make_max_pool with `after_relu`)
-};
 
 /// 3×3 convolution, stride 1, no padding:
 /// y[h, w, o] = act(b[o] + Σ_{i, j, c} x[h+i, w+j, c]·W[o, c, i, j]); y is 2 smaller each way.
@@ -56,15 +43,6 @@ enum class ReluMask : std::uint8_t {
                                                  std::string name, SampleShape input,
                                                  std::int64_t outputs, Activation activation,
                                                  ReluMask mask);
-
-/// Extents of a convolution: square kernels, the same in both directions.
-struct ConvShape {
-  std::int64_t outputs = 1;  ///< channels
-  std::int64_t kernel = 3;
-  std::int64_t stride = 1;
-  std::int64_t padding = 0;  ///< zeros around the input
-  bool bias = true;
-};
 
 /// Any such convolution, output (h + 2·padding − kernel)/stride + 1 rows:
 /// y[h, w, o] = act(b[o] + Σ_{i, j, c} x[h·stride+i−padding, w·stride+j−padding, c]·W[o, c, i, j]).

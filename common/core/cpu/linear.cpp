@@ -1,7 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
-#include "common/base/error.h"
 #include "common/core/cpu/dnnl_layer.h"
 
 namespace paceline {
@@ -94,10 +91,7 @@ class Linear final : public DnnlLayer {
 
 std::unique_ptr<Layer> make_linear(std::shared_ptr<DnnlContext> context, std::string name,
                                    SampleShape input, std::int64_t outputs, Activation activation) {
-  if (needs_flatten(input)) {
-    throw Error(fmt::format("layer {}: a {}x{}x{} input has to be flattened first", name,
-                            input.height, input.width, input.channels));
-  }
+  check_flat(name, input);
   return std::make_unique<Linear>(std::move(context), std::move(name), input, outputs, activation);
 }
 

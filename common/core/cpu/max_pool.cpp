@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
 #include "common/base/buffer.h"
-#include "common/base/error.h"
 #include "common/core/cpu/layers.h"
 #include "common/core/kernels.h"
 
@@ -56,10 +53,7 @@ class MaxPool final : public Layer {
 }  // namespace
 
 std::unique_ptr<Layer> make_max_pool(std::string name, SampleShape input, bool after_relu) {
-  if (input.height < 2 || input.width < 2) {
-    throw ConfigError(fmt::format("layer {}: 2x2 pooling of a {}x{} input, at least 2x2 is needed",
-                                  name, input.height, input.width));
-  }
+  check_max_pool(name, input);
   return std::make_unique<MaxPool>(std::move(name), input, after_relu);
 }
 

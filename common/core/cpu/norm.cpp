@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/core/cpu/norm.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 
-#include "common/base/error.h"
 #include "common/core/kernels_norm.h"
+#include "common/core/shared_moments.h"
 
 namespace paceline {
 
 namespace {
-
-constexpr double kEpsilon = 1e-5;
 
 /// Slabs of equal height that a batch is cut into.
 struct Slabs {
@@ -157,7 +153,8 @@ class BatchNorm final : public Norm {
     take_moments(pass, slabs);
     count_ = static_cast<double>(slabs.rows);
     if (sums_over_ranks()) {
-      merge_ranks(n);
+      count_ = share_moments(*setup().reducer, count_, std::span(first_).first(n),
+                             std::span(second_).first(n));
     }
     for (std::size_t c = 0; c < n && count_ > 0.0; ++c) {
       set(c, first_[c], second_[c] / count_);
@@ -165,23 +162,6 @@ class BatchNorm final : public Norm {
       if (count_ > 1.0) {
         keep(running[n + c], second_[c] / (count_ - 1.0));
       }
-    }
-  }
-
-  /// Plain sums add up over ranks, whatever each one's count; in fp64 the difference of squares
-  /// costs nothing that fp32 would show.
-  void merge_ranks(std::size_t n) {
-    sums_.resize(2 * n + 1);
-    for (std::size_t c = 0; c < n; ++c) {
-      sums_[c] = count_ * first_[c];
-      sums_[n + c] = second_[c] + count_ * first_[c] * first_[c];
-    }
-    sums_[2 * n] = count_;
-    setup().reducer->sum(sums_);
-    count_ = sums_[2 * n];
-    for (std::size_t c = 0; c < n && count_ > 0.0; ++c) {
-      first_[c] = sums_[c] / count_;
-      second_[c] = std::max(0.0, sums_[n + c] - sums_[c] * first_[c]);
     }
   }
 
@@ -209,7 +189,7 @@ class BatchNorm final : public Norm {
   }
   void set(std::size_t c, double mean, double variance) noexcept {
     mean_[c] = static_cast<float>(mean);
-    inverse_[c] = static_cast<float>(1.0 / std::sqrt(variance + kEpsilon));
+    inverse_[c] = static_cast<float>(1.0 / std::sqrt(variance + kNormEpsilon));
   }
   void keep(float& running, double batch) const noexcept {
     running = static_cast<float>((1.0 - setup().momentum) * static_cast<double>(running) +
@@ -224,12 +204,7 @@ class GroupNorm final : public Norm {
  public:
   GroupNorm(std::string name, SampleShape input, const NormSetup& setup)
       : Norm(std::move(name), input, setup),
-        groups_(setup.kind == NormKind::group ? setup.groups : 1) {
-    if (groups_ < 1 || channels() % groups_ != 0) {
-      throw ConfigError(fmt::format("norm.groups = {} does not divide the {} channels of layer {}",
-                                    groups_, channels(), this->name()));
-    }
-  }
+        groups_(checked_groups(this->name(), channels(), setup)) {}
 
  private:
   [[nodiscard]] Slabs slabs_of(std::int64_t samples) const noexcept override {
@@ -241,7 +216,7 @@ class GroupNorm final : public Norm {
     kernels::for_each(
         slabs.count * groups_,
         kernels::GroupMoments{first_.data(), second_.data(), mean_.data(), inverse_.data(),
-                              slabs.rows, channels() / groups_, kEpsilon});
+                              slabs.rows, channels() / groups_, kNormEpsilon});
   }
   void share_gradients(const BackwardPass& pass, const Slabs& slabs) override {
     kernels::for_each(

@@ -16,20 +16,8 @@
 #include <string>
 
 #include "common/core/cpu/layers.h"
-#include "common/core/statistics_reducer.h"
 
 namespace paceline {
-
-enum class NormKind : std::uint8_t { batch, sync_batch, group, layer };
-
-struct NormSetup {
-  NormKind kind = NormKind::batch;
-  std::int64_t groups = 1;  ///< of kind group
-  double momentum = 0.1;
-  Activation activation = Activation::none;
-  ReluMask mask = ReluMask::here;
-  StatisticsReducer* reducer = nullptr;  ///< sync_batch: outlives the layer; null: one rank
-};
 
 /// Parameters "gamma" [c] and "beta" [c]; buffers: running mean [c], running variance [c]. Throws
 /// ConfigError when the groups do not divide the channels.

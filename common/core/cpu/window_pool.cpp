@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
 #include "common/base/buffer.h"
-#include "common/base/error.h"
 #include "common/core/cpu/layers.h"
 #include "common/core/kernels_pool.h"
 
 namespace paceline {
 
 namespace {
-
-constexpr std::int64_t kMostKernel = 15;  // a place in the window fits a byte
 
 class WindowMaxPool final : public Layer {
  public:
@@ -86,19 +81,8 @@ class GlobalAverage final : public Layer {
 std::unique_ptr<Layer> make_window_max_pool(std::string name, SampleShape input,
                                             std::int64_t kernel, std::int64_t stride,
                                             std::int64_t padding) {
-  const std::int64_t least = kernel - 2 * padding;
-  if (kernel < 1 || kernel > kMostKernel || stride < 1 || padding < 0 || 2 * padding > kernel ||
-      input.height < least || input.width < least) {
-    throw ConfigError(fmt::format(
-        "layer {}: {}x{} maximum of a {}x{} input with stride {} and padding {}; the kernel must "
-        "be 1 to {} and fit, the padding at most half of it",
-        name, kernel, kernel, input.height, input.width, stride, padding, kMostKernel));
-  }
-  const auto extent = [&](std::int64_t of) { return (of + 2 * padding - kernel) / stride + 1; };
-  return std::make_unique<WindowMaxPool>(
-      std::move(name), input,
-      kernels::WindowGeometry{input.height, input.width, input.channels, extent(input.height),
-                              extent(input.width), kernel, stride, padding});
+  const kernels::WindowGeometry geometry = checked_window(name, input, kernel, stride, padding);
+  return std::make_unique<WindowMaxPool>(std::move(name), input, geometry);
 }
 
 std::unique_ptr<Layer> make_global_average(std::string name, SampleShape input) {

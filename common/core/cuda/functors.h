@@ -6,22 +6,28 @@
 #include <cstddef>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 
+#include "common/core/cuda/layer_functors.h"
 #include "common/core/kernels.h"
 #include "common/core/kernels_sync.h"
 
 namespace paceline::cuda {
 
+template <typename... Lists>
+using Joined = decltype(std::tuple_cat(std::declval<Lists>()...));
+
 /// Run by kernels::for_each: a thread per element.
 using EachFunctors =
-    std::tuple<kernels::AddScaled, kernels::Multiply, kernels::ClipByNorm,
-               kernels::ToWire<kernels::HalfWire>, kernels::ToWire<kernels::BfloatWire>,
-               kernels::FromWire<kernels::HalfWire>, kernels::FromWire<kernels::BfloatWire>>;
+    Joined<LayerEachFunctors,
+           std::tuple<kernels::Multiply, kernels::ClipByNorm, kernels::ToWire<kernels::HalfWire>,
+                      kernels::ToWire<kernels::BfloatWire>, kernels::FromWire<kernels::HalfWire>,
+                      kernels::FromWire<kernels::BfloatWire>>>;
 
 /// Run by kernels::for_rows: a warp per row.
 using RowFunctors =
-    std::tuple<kernels::BiasGradient, kernels::MaxPoolForward, kernels::MaxPoolBackward,
-               kernels::SoftmaxCrossEntropy, kernels::SquaresOfBlocks, kernels::SumOfBlocks>;
+    Joined<LayerRowFunctors,
+           std::tuple<kernels::BiasGradient, kernels::SquaresOfBlocks, kernels::SumOfBlocks>>;
 
 /// Place of F in a list; a functor that is not there does not compile.
 template <typename F, typename List>

@@ -117,6 +117,10 @@ class Gpu final : public Device {
   /// The handle that cuda::MathApi takes; opens cuBLASLt (and cuDNN) at the first call. Throws
   /// Error naming the library that is missing.
   [[nodiscard]] void* math();
+  /// Of the device's memory that products hold for themselves.
+  [[nodiscard]] std::size_t math_bytes() const noexcept {
+    return math_ != nullptr ? api_.math.workspace_bytes(math_) : 0;
+  }
   void make_current() const;
   /// Throws Error "CUDA: WHAT: text" unless status is a success.
   void check(int status, std::string_view what) const { module_.check(status, what); }

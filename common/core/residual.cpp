@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/core/cpu/residual.h"
+#include "common/core/residual.h"
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <vector>
-
 #include "common/base/error.h"
-#include "common/core/kernels.h"
 
 namespace paceline {
 
@@ -15,11 +11,13 @@ namespace {
 
 class Residual final : public Layer {
  public:
-  Residual(std::unique_ptr<Layer> branch, double drop_path, Precision precision)
+  Residual(std::unique_ptr<Layer> branch, double drop_path, std::shared_ptr<LayerStore> store)
       : Layer(std::string(branch->name()), branch->input_shape(), branch->output_shape()),
         branch_(std::move(branch)),
         drop_path_(drop_path),
-        precision_(precision) {}
+        store_(std::move(store)),
+        output_(store_->memory()),
+        d_output_(store_->memory()) {}
 
   [[nodiscard]] std::vector<ParameterSpec> parameters() const override {
     return branch_->parameters();
@@ -33,27 +31,28 @@ class Residual final : public Layer {
 
   void forward(const ForwardPass& pass) override {
     const std::int64_t n = pass.samples * output_shape().elements();
-    reserve(static_cast<std::size_t>(n));
+    output_->grow(static_cast<std::size_t>(n) * store_->element_bytes());
+    d_output_->grow(static_cast<std::size_t>(n) * store_->element_bytes());
     branch_->forward(
-        {pass.samples, pass.input, output_.data(), pass.weights, pass.buffers, pass.training});
-    round_values(precision_, std::span(output_).first(static_cast<std::size_t>(n)));
+        {pass.samples, pass.input, output_->data(), pass.weights, pass.buffers, pass.training});
+    round_values(store_->rounds_to(), {output_->data(), static_cast<std::size_t>(n)});
     const float scale = pass.training ? 1.0F : static_cast<float>(1.0 - drop_path_);
-    kernels::for_each(n, kernels::AddScaled{pass.input, output_.data(), pass.output, scale});
+    store_->add(pass.input, output_->data(), pass.output, scale, n);
   }
 
   void backward(const BackwardPass& pass) override {
     const std::int64_t n = pass.samples * output_shape().elements();
-    std::copy_n(pass.d_output, n, d_output_.data());  // the branch may overwrite its own
-    branch_->backward({pass.samples, pass.input, output_.data(), d_output_.data(), pass.d_input,
+    store_->copy(pass.d_output, d_output_->data(), n);  // the branch may overwrite its own
+    branch_->backward({pass.samples, pass.input, output_->data(), d_output_->data(), pass.d_input,
                        pass.weights, pass.gradients});
     if (pass.d_input != nullptr) {
-      round_values(precision_, {pass.d_input, static_cast<std::size_t>(n)});
-      kernels::for_each(n, kernels::AddScaled{pass.d_input, pass.d_output, pass.d_input, 1.0F});
+      round_values(store_->rounds_to(), {pass.d_input, static_cast<std::size_t>(n)});
+      store_->add(pass.d_input, pass.d_output, pass.d_input, 1.0F, n);
     }
   }
 
   [[nodiscard]] std::size_t held_bytes() const noexcept override {
-    return branch_->held_bytes() + (output_.capacity() + d_output_.capacity()) * sizeof(float);
+    return branch_->held_bytes() + output_->size() + d_output_->size();
   }
   [[nodiscard]] std::size_t planned_bytes(const PlannedBatch& batch) const override {
     return branch_->planned_bytes(batch) + 2 * batch.activations(output_shape().elements());
@@ -66,28 +65,21 @@ class Residual final : public Layer {
   }
 
  private:
-  void reserve(std::size_t elements) {
-    if (elements > output_.size()) {
-      output_.resize(elements);
-      d_output_.resize(elements);
-    }
-  }
-
   std::unique_ptr<Layer> branch_;
   double drop_path_;
-  Precision precision_;
-  std::vector<float> output_;    // the branch's
-  std::vector<float> d_output_;  // its gradient
+  std::shared_ptr<LayerStore> store_;
+  std::unique_ptr<StoredMemory> output_;    // the branch's
+  std::unique_ptr<StoredMemory> d_output_;  // its gradient
 };
 
 }  // namespace
 
 std::unique_ptr<Layer> make_residual(std::unique_ptr<Layer> branch, double drop_path,
-                                     Precision precision) {
+                                     std::shared_ptr<LayerStore> store) {
   if (branch->input_shape() != branch->output_shape()) {
     throw Error(fmt::format("layer {}: a residual branch that changes the shape", branch->name()));
   }
-  return std::make_unique<Residual>(std::move(branch), drop_path, precision);
+  return std::make_unique<Residual>(std::move(branch), drop_path, std::move(store));
 }
 
 }  // namespace paceline

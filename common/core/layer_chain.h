@@ -8,19 +8,18 @@
 #include <string>
 #include <vector>
 
-#include "common/base/buffer.h"
 #include "common/core/layer.h"
-#include "common/core/precision.h"
+#include "common/core/layer_store.h"
 
 namespace paceline {
 
-/// Takes and gives what a Layer does, its tensors those of its layers in forward order. Rounds to
-/// `precision` around each of its layers as Sequential does, so weights come in fp32. Used by one
-/// thread.
+/// Takes and gives what a Layer does, its tensors those of its layers in forward order. Rounds as
+/// the store says around each of its layers, as Sequential does, so weights come in fp32. Used by
+/// one thread.
 class LayerChain {
  public:
   /// At least one layer; each takes the shape that the one before gives.
-  LayerChain(std::vector<std::unique_ptr<Layer>> layers, Precision precision);
+  LayerChain(std::vector<std::unique_ptr<Layer>> layers, std::shared_ptr<LayerStore> store);
 
   [[nodiscard]] const SampleShape& input_shape() const noexcept {
     return layers_.front()->input_shape();
@@ -54,7 +53,7 @@ class LayerChain {
     std::size_t parameters;  ///< elements before its first tensor
     std::size_t count;       ///< of its tensors
     std::size_t buffers;     ///< likewise of its state
-    std::size_t output;      ///< floats per sample before its output
+    std::size_t output;      ///< elements per sample before its output
     bool round_weights;      ///< it takes rounded ones
   };
 
@@ -64,15 +63,16 @@ class LayerChain {
   void round(std::size_t layer, float* values, std::int64_t elements) const;
 
   std::vector<std::unique_ptr<Layer>> layers_;
-  Precision precision_;
+  std::shared_ptr<LayerStore> store_;
   std::vector<Place> places_;
   std::size_t parameter_elements_ = 0;
   std::size_t buffer_elements_ = 0;
   std::size_t inner_elements_ = 0;  // of all outputs but the last, per sample
   std::size_t widest_ = 0;          // of them
   std::int64_t capacity_ = 0;       // samples
-  Buffer activations_;
-  Buffer gradients_;  // two halves: layers alternate between input and output gradient
+  std::unique_ptr<StoredMemory> activations_;
+  std::unique_ptr<StoredMemory>
+      gradients_;  // two halves: layers alternate between input and output gradient
   std::vector<float> rounded_weights_;
 };
 

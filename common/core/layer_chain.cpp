@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/core/cpu/layer_chain.h"
+#include "common/core/layer_chain.h"
 
 #include <fmt/format.h>
 
@@ -7,16 +7,21 @@
 
 namespace paceline {
 
-LayerChain::LayerChain(std::vector<std::unique_ptr<Layer>> layers, Precision precision)
-    : layers_(std::move(layers)), precision_(precision) {
+LayerChain::LayerChain(std::vector<std::unique_ptr<Layer>> layers,
+                       std::shared_ptr<LayerStore> store)
+    : layers_(std::move(layers)),
+      store_(std::move(store)),
+      activations_(store_->memory()),
+      gradients_(store_->memory()) {
   constexpr std::size_t kLine = 16;  // floats of a cache line
   for (const auto& layer : layers_) {
     Place place{parameter_elements_, 0, buffer_elements_, inner_elements_, false};
     for (const ParameterSpec& spec : layer->parameters()) {
       place.count += spec.elements();
     }
-    place.round_weights = precision != Precision::fp32 && layer->rounding() == Rounding::all &&
-                          !layer->rounds_weights() && place.count > 0;
+    place.round_weights = store_->rounds_to() != Precision::fp32 &&
+                          layer->rounding() == Rounding::all && !layer->rounds_weights() &&
+                          place.count > 0;
     places_.push_back(place);
     parameter_elements_ += place.count;
     buffer_elements_ += layer->buffer_elements();
@@ -64,19 +69,17 @@ void LayerChain::reserve(std::int64_t samples) {
     return;
   }
   const auto n = static_cast<std::size_t>(samples);
-  activations_ = Buffer();
-  gradients_ = Buffer();
   capacity_ = 0;
-  activations_ = Buffer(n * inner_elements_ * sizeof(float));
-  gradients_ = Buffer(2 * n * widest_ * sizeof(float));
+  activations_->grow(n * inner_elements_ * store_->element_bytes());
+  gradients_->grow(2 * n * widest_ * store_->element_bytes());
   capacity_ = samples;
 }
 
 float* LayerChain::output(std::size_t layer, float* last) const noexcept {
   return layer + 1 == layers_.size()
              ? last
-             : activations_.as<float>().data() +
-                   places_[layer].output * static_cast<std::size_t>(capacity_);
+             : store_->after(activations_->data(),
+                             places_[layer].output * static_cast<std::size_t>(capacity_));
 }
 
 /// `refresh`: round anew, else what was rounded before.
@@ -89,14 +92,14 @@ const float* LayerChain::weights(std::size_t layer, const float* all, bool refre
   const std::span copy = std::span(rounded_weights_).subspan(place.parameters, place.count);
   if (refresh) {
     std::copy_n(all + place.parameters, place.count, copy.begin());
-    round_values(precision_, copy);
+    round_values(store_->rounds_to(), copy);
   }
   return copy.data();
 }
 
 void LayerChain::round(std::size_t layer, float* values, std::int64_t elements) const {
   if (layers_[layer]->rounding() != Rounding::nothing) {
-    round_values(precision_, {values, static_cast<std::size_t>(elements)});
+    round_values(store_->rounds_to(), {values, static_cast<std::size_t>(elements)});
   }
 }
 
@@ -119,8 +122,9 @@ void LayerChain::forward(const ForwardPass& pass) {
 
 void LayerChain::backward(const BackwardPass& pass) {
   float* d_output = pass.d_output;
-  float* halves[] = {gradients_.as<float>().data(),
-                     gradients_.as<float>().data() + widest_ * static_cast<std::size_t>(capacity_)};
+  float* halves[] = {
+      gradients_->data(),
+      store_->after(gradients_->data(), widest_ * static_cast<std::size_t>(capacity_))};
   for (std::size_t l = layers_.size(); l-- > 0;) {
     Layer& layer = *layers_[l];
     const std::span gradient(pass.gradients + places_[l].parameters, places_[l].count);
@@ -133,10 +137,10 @@ void LayerChain::backward(const BackwardPass& pass) {
         round(l, d_input, pass.samples * layer.input_shape().elements());
       }
       if (layer.rounding() == Rounding::all) {
-        round_values(precision_, gradient);
+        round_values(store_->rounds_to(), gradient);
       }
     } else {
-      std::ranges::fill(gradient, 0.0F);
+      store_->clear(gradient);
     }
     d_output = d_input;
   }
@@ -144,7 +148,7 @@ void LayerChain::backward(const BackwardPass& pass) {
 
 std::size_t LayerChain::held_bytes() const noexcept {
   std::size_t bytes =
-      activations_.size() + gradients_.size() + rounded_weights_.capacity() * sizeof(float);
+      activations_->size() + gradients_->size() + rounded_weights_.capacity() * sizeof(float);
   for (const auto& layer : layers_) {
     bytes += layer->held_bytes();
   }

@@ -6,9 +6,8 @@
 #include <optional>
 
 #include "common/base/error.h"
-#include "common/core/cpu/layer_chain.h"
-#include "common/core/cpu/residual.h"
-#include "common/core/kernels.h"
+#include "common/core/layer_chain.h"
+#include "common/core/residual.h"
 
 namespace paceline {
 
@@ -16,10 +15,14 @@ namespace {
 
 class ResNetBlock final : public Layer {
  public:
-  ResNetBlock(std::string name, LayerChain branch, std::optional<LayerChain> shortcut)
+  ResNetBlock(std::string name, LayerChain branch, std::optional<LayerChain> shortcut,
+              std::shared_ptr<LayerStore> store)
       : Layer(std::move(name), branch.input_shape(), branch.output_shape()),
         branch_(std::move(branch)),
-        shortcut_(std::move(shortcut)) {}
+        shortcut_(std::move(shortcut)),
+        store_(std::move(store)),
+        shortcut_output_(store_->memory()),
+        shortcut_d_input_(store_->memory()) {}
 
   [[nodiscard]] std::vector<ParameterSpec> parameters() const override {
     std::vector<ParameterSpec> all = branch_.parameters();
@@ -51,10 +54,10 @@ class ResNetBlock final : public Layer {
     main.addend = pass.input;
     if (shortcut_) {
       reserve(pass.samples);
-      shortcut_->forward({pass.samples, pass.input, shortcut_output_.as<float>().data(),
+      shortcut_->forward({pass.samples, pass.input, shortcut_output_->data(),
                           pass.weights + branch_.parameter_elements(),
                           pass.buffers + branch_.buffer_elements(), pass.training});
-      main.addend = shortcut_output_.as<float>().data();
+      main.addend = shortcut_output_->data();
     }
     branch_.forward(main);
   }
@@ -63,22 +66,21 @@ class ResNetBlock final : public Layer {
     branch_.backward(pass);  // leaves the masked gradient in d_output, the shortcut's
     const float* d_shortcut = pass.d_output;
     if (shortcut_) {
-      float* const d_input =
-          pass.d_input != nullptr ? shortcut_d_input_.as<float>().data() : nullptr;
-      shortcut_->backward({pass.samples, pass.input, shortcut_output_.as<float>().data(),
-                           pass.d_output, d_input, pass.weights + branch_.parameter_elements(),
+      float* const d_input = pass.d_input != nullptr ? shortcut_d_input_->data() : nullptr;
+      shortcut_->backward({pass.samples, pass.input, shortcut_output_->data(), pass.d_output,
+                           d_input, pass.weights + branch_.parameter_elements(),
                            pass.gradients + branch_.parameter_elements()});
       d_shortcut = d_input;
     }
     if (pass.d_input != nullptr) {
-      kernels::for_each(pass.samples * input_shape().elements(),
-                        kernels::AddScaled{pass.d_input, d_shortcut, pass.d_input, 1.0F});
+      store_->add(pass.d_input, d_shortcut, pass.d_input, 1.0F,
+                  pass.samples * input_shape().elements());
     }
   }
 
   [[nodiscard]] std::size_t held_bytes() const noexcept override {
     return branch_.held_bytes() + (shortcut_ ? shortcut_->held_bytes() : 0) +
-           shortcut_output_.size() + shortcut_d_input_.size();
+           shortcut_output_->size() + shortcut_d_input_->size();
   }
   [[nodiscard]] std::size_t planned_bytes(const PlannedBatch& batch) const override {
     std::size_t bytes = branch_.planned_bytes(batch);
@@ -105,17 +107,18 @@ class ResNetBlock final : public Layer {
 
  private:
   void reserve(std::int64_t samples) {
-    const auto floats = [&](const SampleShape& shape) {
-      return static_cast<std::size_t>(samples * shape.elements()) * sizeof(float);
+    const auto bytes = [&](const SampleShape& shape) {
+      return static_cast<std::size_t>(samples * shape.elements()) * store_->element_bytes();
     };
-    shortcut_output_.grow(floats(output_shape()));
-    shortcut_d_input_.grow(floats(input_shape()));
+    shortcut_output_->grow(bytes(output_shape()));
+    shortcut_d_input_->grow(bytes(input_shape()));
   }
 
   LayerChain branch_;
   std::optional<LayerChain> shortcut_;
-  Buffer shortcut_output_;
-  Buffer shortcut_d_input_;
+  std::shared_ptr<LayerStore> store_;
+  std::unique_ptr<StoredMemory> shortcut_output_;
+  std::unique_ptr<StoredMemory> shortcut_d_input_;
 };
 
 }  // namespace
@@ -123,18 +126,19 @@ class ResNetBlock final : public Layer {
 std::unique_ptr<Layer> make_resnet_block(std::string name,
                                          std::vector<std::unique_ptr<Layer>> branch,
                                          std::vector<std::unique_ptr<Layer>> shortcut,
-                                         Precision precision) {
-  LayerChain main(std::move(branch), precision);
+                                         std::shared_ptr<LayerStore> store) {
+  LayerChain main(std::move(branch), store);
   std::optional<LayerChain> projection;
   if (!shortcut.empty()) {
-    projection.emplace(std::move(shortcut), precision);
+    projection.emplace(std::move(shortcut), store);
   }
   const SampleShape& beside = projection ? projection->output_shape() : main.input_shape();
   if (beside != main.output_shape() ||
       (projection && projection->input_shape() != main.input_shape())) {
     throw Error(fmt::format("layer {}: the shortcut's shape is not the branch's", name));
   }
-  return std::make_unique<ResNetBlock>(std::move(name), std::move(main), std::move(projection));
+  return std::make_unique<ResNetBlock>(std::move(name), std::move(main), std::move(projection),
+                                       std::move(store));
 }
 
 }  // namespace paceline

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batches on their way to a GPU.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+
+#include "common/base/buffer.h"
+#include "common/core/gpu/gpu_context.h"
+
+namespace paceline {
+
+/// Copies a batch into page-locked memory, in the context's format, and from there to the GPU on a
+/// stream of its own. There are two of each, so that the host may fill one, and the copy run, while
+/// the GPU works on the other.
+class BatchUpload {
+ public:
+  explicit BatchUpload(std::shared_ptr<GpuContext> context);
+  ~BatchUpload();
+  BatchUpload(const BatchUpload&) = delete;
+  BatchUpload& operator=(const BatchUpload&) = delete;
+
+  struct OnDevice {
+    const float* inputs;  ///< elements of the context's format
+    const std::int32_t* labels;
+  };
+  /// What is queued on the Gpu's stream from now on finds the batch there. Waits for the upload
+  /// two before this one.
+  OnDevice put(const Batch& batch);
+  /// What is queued so far was the last to read the batch.
+  void release();
+
+  [[nodiscard]] std::size_t device_bytes() const noexcept;
+
+ private:
+  struct Slot {
+    explicit Slot(const CudaModule& module) : uploaded(module), released(module) {}
+    Buffer host;
+    std::unique_ptr<PinnedRange> pinned;
+    GpuMemory device;
+    GpuEvent uploaded;
+    GpuEvent released;
+  };
+  void reserve(Slot& slot, std::size_t bytes);
+
+  std::shared_ptr<GpuContext> context_;
+  GpuStream stream_;
+  std::array<std::unique_ptr<Slot>, 2> slots_;
+  std::size_t current_ = 0;
+};
+
+}  // namespace paceline

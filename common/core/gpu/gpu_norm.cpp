@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <vector>
+
+#include "common/core/gpu/gpu_layers.h"
+#include "common/core/gpu/gpu_parts.h"
+#include "common/core/kernels_norm.h"
+#include "common/core/shared_moments.h"
+
+namespace paceline {
+
+namespace {
+
+/// What the norms share; see kernels_columns.h for slabs, parts and columns.
+class GpuNorm : public Layer {
+ public:
+  GpuNorm(GpuContextPtr context, std::string name, SampleShape input, const NormSetup& setup)
+      : Layer(std::move(name), input, input), context_(std::move(context)), setup_(setup) {}
+
+  [[nodiscard]] std::vector<ParameterSpec> parameters() const override {
+    return {{"gamma", {channels()}, 1, 1.0F}, {"beta", {channels()}, 1, 0.0F}};
+  }
+  [[nodiscard]] double flops() const override {
+    return 8.0 * static_cast<double>(input_shape().elements());
+  }
+  [[nodiscard]] Rounding rounding() const noexcept override { return Rounding::activations; }
+  [[nodiscard]] std::size_t held_bytes() const noexcept override { return statistics_.size(); }
+  [[nodiscard]] std::size_t planned_bytes(const PlannedBatch& batch) const override {
+    return statistics_bytes(cut_of(batch.samples));
+  }
+  [[nodiscard]] ScratchAreas planned_scratch(const PlannedBatch& batch) const override {
+    ScratchAreas areas{};
+    areas[3] = scratch_bytes(cut_of(batch.samples));
+    return areas;
+  }
+
+  void forward(const ForwardPass& pass) override {
+    const kernels::ColumnParts cut = cut_of(pass.samples);
+    context_->grow(statistics_, statistics_bytes(cut), "statistics of a norm");
+    const Scratch scratch = carve(cut);
+    find_statistics(pass, cut, scratch);
+    context_->with_format([&]<typename T>(T) {
+      const kernels::ColumnNormalise<T> normalise{as_stored<T>(pass.input),
+                                                  as_stored<T>(pass.output),
+                                                  as_stored<T>(pass.addend),
+                                                  mean(),
+                                                  inverse(cut),
+                                                  pass.weights,
+                                                  pass.weights + channels(),
+                                                  cut,
+                                                  setup_.activation == Activation::relu};
+      gpu().rows(cut.units(), normalise, name());
+    });
+  }
+
+  void backward(const BackwardPass& pass) override {
+    const kernels::ColumnParts cut = cut_of(pass.samples);
+    const Scratch scratch = carve(cut);
+    const bool mask = setup_.activation == Activation::relu && setup_.mask == ReluMask::here;
+    context_->with_format([&]<typename T>(T) {
+      const kernels::ColumnGradientSums<T> sums{as_stored<T>(pass.input),
+                                                as_stored<T>(mask ? pass.output : nullptr),
+                                                as_stored<T>(pass.d_output),
+                                                mean(),
+                                                inverse(cut),
+                                                scratch.part_first,
+                                                scratch.part_second,
+                                                cut};
+      gpu().rows(cut.units(), sums, name());
+    });
+    gpu().rows(cut.slabs * channels(),
+               kernels::MergedSums{scratch.part_first, scratch.part_second, scratch.first,
+                                   scratch.second, cut},
+               name());
+    gpu().each(channels(),
+               kernels::NormParameterGradient{scratch.first, scratch.second, pass.gradients,
+                                              pass.gradients + channels(), cut.slabs, channels()},
+               name());
+    share_gradients(pass, cut, scratch);
+    if (pass.d_input == nullptr) {
+      return;
+    }
+    context_->with_format([&]<typename T>(T) {
+      const kernels::ColumnInputGradient<T> gradient{as_stored<T>(pass.input),
+                                                     as_stored<T>(pass.d_output),
+                                                     as_stored<T>(pass.d_input),
+                                                     mean(),
+                                                     inverse(cut),
+                                                     pass.weights,
+                                                     scratch.mean_dy,
+                                                     scratch.mean_dy_x,
+                                                     cut};
+      gpu().rows(cut.units(), gradient, name());
+    });
+  }
+
+ protected:
+  /// Of one call, in the shared scratch. Per slab and column where it does not say part.
+  struct Scratch {
+    double* part_first;
+    double* part_second;
+    double* first;   ///< forward: means, backward: Σ dy
+    double* second;  ///< forward: Σ (x − mean)², backward: Σ dy·x̂
+    float* mean_dy;
+    float* mean_dy_x;
+  };
+
+  [[nodiscard]] Gpu& gpu() const noexcept { return context_->gpu(); }
+  [[nodiscard]] std::int64_t channels() const noexcept { return input_shape().channels; }
+  [[nodiscard]] std::int64_t positions() const noexcept {
+    return input_shape().height * input_shape().width;
+  }
+  [[nodiscard]] const NormSetup& setup() const noexcept { return setup_; }
+  /// Kept from forward to backward.
+  [[nodiscard]] float* mean() const noexcept { return statistics_.as<float>(); }
+  [[nodiscard]] float* inverse(const kernels::ColumnParts& cut) const noexcept {
+    return mean() + cut.slabs * cut.columns;
+  }
+
+  [[nodiscard]] virtual kernels::ColumnParts cut_of(std::int64_t samples) const = 0;
+  /// Fills mean() and inverse().
+  virtual void find_statistics(const ForwardPass& pass, const kernels::ColumnParts& cut,
+                               const Scratch& scratch) = 0;
+  /// Turns sums of dy and dy·x̂ into mean_dy and mean_dy_x.
+  virtual void share_gradients(const BackwardPass& pass, const kernels::ColumnParts& cut,
+                               const Scratch& scratch) = 0;
+
+  /// Fills `first` and `second` with the moments of every slab and column; rows >= 1.
+  void take_moments(const ForwardPass& pass, const kernels::ColumnParts& cut,
+                    const Scratch& scratch) const {
+    context_->with_format([&]<typename T>(T) {
+      gpu().rows(cut.units(),
+                 kernels::ColumnMoments<T>{as_stored<T>(pass.input), scratch.part_first,
+                                           scratch.part_second, cut},
+                 name());
+    });
+    gpu().rows(cut.slabs * channels(),
+               kernels::MergedMoments{scratch.part_first, scratch.part_second, scratch.first,
+                                      scratch.second, cut},
+               name());
+  }
+
+ private:
+  [[nodiscard]] static std::size_t columns_of(const kernels::ColumnParts& cut) {
+    return static_cast<std::size_t>(cut.slabs * cut.columns);
+  }
+  [[nodiscard]] static std::size_t statistics_bytes(const kernels::ColumnParts& cut) {
+    return 2 * columns_of(cut) * sizeof(float);
+  }
+  [[nodiscard]] static std::size_t scratch_bytes(const kernels::ColumnParts& cut) {
+    const auto parts = static_cast<std::size_t>(cut.parts);
+    return columns_of(cut) * (2 * (parts + 1) * sizeof(double) + 2 * sizeof(float));
+  }
+  [[nodiscard]] Scratch carve(const kernels::ColumnParts& cut) const {
+    const auto n = static_cast<std::ptrdiff_t>(columns_of(cut));
+    auto* const doubles = context_->scratch<double>(3, scratch_bytes(cut));
+    double* const first = doubles + 2 * n * cut.parts;
+    auto* const floats = reinterpret_cast<float*>(first + 2 * n);
+    return {doubles, doubles + n * cut.parts, first, first + n, floats, floats + n};
+  }
+
+  GpuContextPtr context_;
+  NormSetup setup_;
+  GpuMemory statistics_;
+};
+
+class GpuBatchNorm final : public GpuNorm {
+ public:
+  using GpuNorm::GpuNorm;
+
+  [[nodiscard]] std::size_t buffer_elements() const noexcept override {
+    return 2 * static_cast<std::size_t>(channels());
+  }
+  void initialise_buffers(std::span<float> buffers) const override {
+    const std::size_t half = buffers.size() / 2;
+    std::ranges::fill(buffers.first(half), 0.0F);
+    std::ranges::fill(buffers.subspan(half), 1.0F);
+  }
+  [[nodiscard]] bool collective() const noexcept override {
+    return setup().kind == NormKind::sync_batch;
+  }
+
+ private:
+  [[nodiscard]] kernels::ColumnParts cut_of(std::int64_t samples) const override {
+    return cut_columns(1, samples * positions(), channels());
+  }
+
+  void find_statistics(const ForwardPass& pass, const kernels::ColumnParts& cut,
+                       const Scratch& scratch) override {
+    if (!pass.training) {
+      gpu().each(
+          channels(),
+          kernels::KeptStatistics{pass.buffers, mean(), inverse(cut), channels(), kNormEpsilon},
+          name());
+      return;
+    }
+    if (cut.rows > 0) {
+      take_moments(pass, cut, scratch);
+    }
+    count_ = static_cast<double>(cut.rows);
+    if (sums_over_ranks()) {
+      download(scratch, cut.rows > 0);
+      count_ = share_moments(*setup().reducer, count_, half(0), half(1));
+      upload(scratch);
+    }
+    if (count_ > 0.0) {
+      gpu().each(channels(),
+                 kernels::BatchStatistics{scratch.first, scratch.second, mean(), inverse(cut),
+                                          pass.buffers, channels(), count_, setup().momentum,
+                                          kNormEpsilon},
+                 name());
+    }
+  }
+
+  void share_gradients(const BackwardPass& pass, const kernels::ColumnParts& /*cut*/,
+                       const Scratch& scratch) override {
+    if (sums_over_ranks()) {
+      download(scratch, true);
+      setup().reducer->sum(host_);
+      upload(scratch);
+    }
+    if (count_ > 0.0) {
+      gpu().each(channels(),
+                 kernels::GroupGradientMeans{scratch.first, scratch.second, pass.weights,
+                                             scratch.mean_dy, scratch.mean_dy_x,
+                                             static_cast<std::int64_t>(count_), 1, channels()},
+                 name());
+    }
+  }
+
+  [[nodiscard]] bool sums_over_ranks() const noexcept {
+    return setup().kind == NormKind::sync_batch && setup().reducer != nullptr;
+  }
+  [[nodiscard]] std::span<double> half(std::size_t which) noexcept {
+    const std::size_t n = host_.size() / 2;
+    return std::span(host_).subspan(which * n, n);
+  }
+  /// `first` and `second`, which lie side by side; zeros where there are none.
+  void download(const Scratch& scratch, bool there) {
+    host_.assign(2 * static_cast<std::size_t>(channels()), 0.0);
+    if (there) {
+      gpu().check(gpu().api().copy_to_host(host_.data(), scratch.first,
+                                           host_.size() * sizeof(double), gpu().stream().native()),
+                  name());
+      gpu().stream().synchronize();
+    }
+  }
+  /// The next call may overwrite host_.
+  void upload(const Scratch& scratch) const {
+    gpu().check(gpu().api().copy_to_device(scratch.first, host_.data(),
+                                           host_.size() * sizeof(double), gpu().stream().native()),
+                name());
+    gpu().stream().synchronize();
+  }
+
+  double count_ = 0.0;  // elements per channel, of all ranks where they share
+  std::vector<double> host_;
+};
+
+class GpuGroupNorm final : public GpuNorm {
+ public:
+  GpuGroupNorm(GpuContextPtr context, std::string name, SampleShape input, const NormSetup& setup)
+      : GpuNorm(std::move(context), std::move(name), input, setup),
+        groups_(checked_groups(this->name(), channels(), setup)) {}
+
+ private:
+  [[nodiscard]] kernels::ColumnParts cut_of(std::int64_t samples) const override {
+    return cut_columns(samples, positions(), channels());
+  }
+  void find_statistics(const ForwardPass& pass, const kernels::ColumnParts& cut,
+                       const Scratch& scratch) override {
+    take_moments(pass, cut, scratch);
+    gpu().each(cut.slabs * groups_,
+               kernels::GroupMoments{scratch.first, scratch.second, mean(), inverse(cut), cut.rows,
+                                     channels() / groups_, kNormEpsilon},
+               name());
+  }
+  void share_gradients(const BackwardPass& pass, const kernels::ColumnParts& cut,
+                       const Scratch& scratch) override {
+    gpu().each(
+        cut.slabs * groups_,
+        kernels::GroupGradientMeans{scratch.first, scratch.second, pass.weights, scratch.mean_dy,
+                                    scratch.mean_dy_x, cut.rows, channels() / groups_, groups_},
+        name());
+  }
+
+  std::int64_t groups_;
+};
+
+}  // namespace
+
+std::unique_ptr<Layer> make_gpu_norm(GpuContextPtr context, std::string name, SampleShape input,
+                                     const NormSetup& setup) {
+  if (setup.kind == NormKind::batch || setup.kind == NormKind::sync_batch) {
+    return std::make_unique<GpuBatchNorm>(std::move(context), std::move(name), input, setup);
+  }
+  return std::make_unique<GpuGroupNorm>(std::move(context), std::move(name), input, setup);
+}
+
+}  // namespace paceline

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/core/gpu/gpu_parts.h"
+
+#include <algorithm>
+
+#include "common/core/kernels_stored.h"
+
+namespace paceline {
+
+kernels::ColumnParts cut_columns(std::int64_t slabs, std::int64_t rows, std::int64_t columns) {
+  constexpr std::int64_t kWarps = 4096;
+  constexpr std::int64_t kLeastRows = 32;
+  kernels::ColumnParts cut{slabs, rows, columns, 1};
+  const std::int64_t wanted = kWarps / std::max<std::int64_t>(1, cut.units());
+  const std::int64_t most = (rows + kLeastRows - 1) / kLeastRows;
+  cut.parts = std::max<std::int64_t>(1, std::min(wanted, most));
+  return cut;
+}
+
+void queue_bias_gradient(GpuContext& context, const float* y, float* dy, float* bias,
+                         std::int64_t rows, std::int64_t columns) {
+  const kernels::ColumnParts cut = cut_columns(1, rows, columns);
+  auto* const sums = context.scratch<float>(3, bias_scratch(rows, columns)[3]);
+  context.with_format([&]<typename T>(T) {
+    context.gpu().rows(cut.units(),
+                       kernels::ColumnBiasSums<T>{as_stored<T>(y), as_stored<T>(dy), sums, cut},
+                       "a bias's gradient");
+  });
+  context.gpu().rows(columns, kernels::MergedBias{sums, bias, cut}, "a bias's gradient");
+}
+
+ScratchAreas bias_scratch(std::int64_t rows, std::int64_t columns) {
+  ScratchAreas areas{};
+  areas[3] =
+      static_cast<std::size_t>(cut_columns(1, rows, columns).parts * columns) * sizeof(float);
+  return areas;
+}
+
+bool copies_filter(Precision format, const FilterShape& shape) noexcept {
+  return format != Precision::fp32 || (shape.positions > 1 && shape.channels > 1);
+}
+
+const void* operand_filter(const GpuContext& context, const float* weights,
+                           const FilterShape& shape, GpuMemory& copy) {
+  if (!copies_filter(context.format(), shape)) {
+    return weights;
+  }
+  context.grow(copy, static_cast<std::size_t>(shape.elements()) * context.element_bytes(),
+               "weights as products take them");
+  const std::int64_t rows = shape.positions > 1 ? shape.channels : 1;
+  const std::int64_t columns = shape.positions > 1 ? shape.positions : shape.channels;
+  context.with_format([&]<typename T>(T) {
+    context.gpu().each(shape.elements(),
+                       kernels::Transposed<float, T>{weights, copy.as<T>(), rows, columns},
+                       "copying weights");
+  });
+  return copy.as();
+}
+
+}  // namespace paceline

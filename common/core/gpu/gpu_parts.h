@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps that several of a GPU's layers take.
+#pragma once
+
+#include <cstdint>
+
+#include "common/core/gpu/gpu_context.h"
+#include "common/core/kernels_columns.h"
+
+namespace paceline {
+
+/// Cuts a batch so that a GPU has warps enough, each with rows enough.
+[[nodiscard]] kernels::ColumnParts cut_columns(std::int64_t slabs, std::int64_t rows,
+                                               std::int64_t columns);
+
+/// dy [rows, columns] of the context's format: masked by y > 0 where there is a y, then
+/// bias[c] = Σ dy. Takes scratch area 3.
+void queue_bias_gradient(GpuContext& context, const float* y, float* dy, float* bias,
+                         std::int64_t rows, std::int64_t columns);
+[[nodiscard]] ScratchAreas bias_scratch(std::int64_t rows, std::int64_t columns);
+
+/// Extents of a filter in the arena, [outputs, channels, positions].
+struct FilterShape {
+  std::int64_t outputs;
+  std::int64_t positions;
+  std::int64_t channels;
+  [[nodiscard]] std::int64_t elements() const noexcept { return outputs * positions * channels; }
+};
+
+/// A filter as products take it, [outputs, positions, channels] in the context's format: `weights`
+/// themselves where they are that already, else queued into `copy`.
+[[nodiscard]] const void* operand_filter(const GpuContext& context, const float* weights,
+                                         const FilterShape& shape, GpuMemory& copy);
+/// Whether it is a copy.
+[[nodiscard]] bool copies_filter(Precision format, const FilterShape& shape) noexcept;
+
+}  // namespace paceline

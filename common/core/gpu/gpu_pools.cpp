@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/core/gpu/gpu_layers.h"
+#include "common/core/kernels_stored.h"
+
+namespace paceline {
+
+namespace {
+
+/// A maximum whose winners are kept from forward to backward.
+class GpuPool : public Layer {
+ public:
+  GpuPool(GpuContextPtr context, std::string name, SampleShape input, SampleShape output)
+      : Layer(std::move(name), input, output), context_(std::move(context)) {}
+
+  [[nodiscard]] Rounding rounding() const noexcept override { return Rounding::nothing; }
+  [[nodiscard]] std::size_t held_bytes() const noexcept override { return winners_.size(); }
+  [[nodiscard]] std::size_t planned_bytes(const PlannedBatch& batch) const override {
+    return static_cast<std::size_t>(batch.samples * output_shape().elements());
+  }
+
+ protected:
+  [[nodiscard]] const GpuContext& context() const noexcept { return *context_; }
+  std::uint8_t* reserve(std::int64_t samples) {
+    context_->grow(winners_, static_cast<std::size_t>(samples * output_shape().elements()),
+                   "places of maxima");
+    return winners();
+  }
+  [[nodiscard]] std::uint8_t* winners() const noexcept { return winners_.as<std::uint8_t>(); }
+
+ private:
+  GpuContextPtr context_;
+  GpuMemory winners_;
+};
+
+class GpuMaxPool final : public GpuPool {
+ public:
+  GpuMaxPool(GpuContextPtr context, std::string name, SampleShape input, bool after_relu)
+      : GpuPool(std::move(context), std::move(name), input,
+                {input.height / 2, input.width / 2, input.channels}),
+        after_relu_(after_relu) {}
+
+  [[nodiscard]] double flops() const override {
+    return 3.0 * static_cast<double>(output_shape().elements());
+  }
+
+  void forward(const ForwardPass& pass) override {
+    std::uint8_t* const winner = reserve(pass.samples);
+    context().with_format([&]<typename T>(T) {
+      const kernels::BasicMaxPoolForward<T> row{as_stored<T>(pass.input), as_stored<T>(pass.output),
+                                                winner, geometry()};
+      context().gpu().rows(pass.samples * output_shape().height, row, name());
+    });
+  }
+
+  void backward(const BackwardPass& pass) override {
+    if (pass.d_input == nullptr) {
+      return;
+    }
+    context().with_format([&]<typename T>(T) {
+      const kernels::BasicMaxPoolBackward<T> row{
+          as_stored<T>(pass.output),  winners(),  as_stored<T>(pass.d_output),
+          as_stored<T>(pass.d_input), geometry(), after_relu_};
+      context().gpu().rows(pass.samples * output_shape().height, row, name());
+    });
+  }
+
+ private:
+  [[nodiscard]] kernels::PoolGeometry geometry() const noexcept {
+    return {input_shape().height, input_shape().width, input_shape().channels};
+  }
+  bool after_relu_;
+};
+
+class GpuWindowMaxPool final : public GpuPool {
+ public:
+  GpuWindowMaxPool(GpuContextPtr context, std::string name, SampleShape input,
+                   const kernels::WindowGeometry& geometry)
+      : GpuPool(std::move(context), std::move(name), input,
+                {geometry.rows, geometry.columns, geometry.channels}),
+        geometry_(geometry) {}
+
+  [[nodiscard]] double flops() const override {
+    return static_cast<double>(output_shape().elements() * geometry_.kernel * geometry_.kernel);
+  }
+
+  void forward(const ForwardPass& pass) override {
+    std::uint8_t* const winner = reserve(pass.samples);
+    context().with_format([&]<typename T>(T) {
+      const kernels::BasicWindowMaxForward<T> row{as_stored<T>(pass.input),
+                                                  as_stored<T>(pass.output), winner, geometry_};
+      context().gpu().rows(pass.samples * geometry_.rows, row, name());
+    });
+  }
+
+  void backward(const BackwardPass& pass) override {
+    if (pass.d_input == nullptr) {
+      return;
+    }
+    context().with_format([&]<typename T>(T) {
+      const kernels::WindowMaxGather<T> row{winners(), as_stored<T>(pass.d_output),
+                                            as_stored<T>(pass.d_input), geometry_};
+      context().gpu().rows(pass.samples * geometry_.height, row, name());
+    });
+  }
+
+ private:
+  kernels::WindowGeometry geometry_;
+};
+
+class GpuGlobalAverage final : public Layer {
+ public:
+  GpuGlobalAverage(GpuContextPtr context, std::string name, SampleShape input)
+      : Layer(std::move(name), input, {1, 1, input.channels}), context_(std::move(context)) {}
+
+  [[nodiscard]] double flops() const override {
+    return static_cast<double>(input_shape().elements());
+  }
+  [[nodiscard]] Rounding rounding() const noexcept override { return Rounding::activations; }
+
+  void forward(const ForwardPass& pass) override {
+    context_->with_format([&]<typename T>(T) {
+      const kernels::ChannelAverage<T> mean{as_stored<T>(pass.input), as_stored<T>(pass.output),
+                                            positions(), input_shape().channels};
+      context_->gpu().each(pass.samples * input_shape().channels, mean, name());
+    });
+  }
+
+  void backward(const BackwardPass& pass) override {
+    if (pass.d_input == nullptr) {
+      return;
+    }
+    context_->with_format([&]<typename T>(T) {
+      const kernels::ChannelAverageGradient<T> spread{as_stored<T>(pass.d_output),
+                                                      as_stored<T>(pass.d_input), positions(),
+                                                      input_shape().channels};
+      context_->gpu().each(pass.samples * input_shape().elements(), spread, name());
+    });
+  }
+
+ private:
+  [[nodiscard]] std::int64_t positions() const noexcept {
+    return input_shape().height * input_shape().width;
+  }
+  GpuContextPtr context_;
+};
+
+}  // namespace
+
+std::unique_ptr<Layer> make_gpu_max_pool(GpuContextPtr context, std::string name, SampleShape input,
+                                         bool after_relu) {
+  check_max_pool(name, input);
+  return std::make_unique<GpuMaxPool>(std::move(context), std::move(name), input, after_relu);
+}
+
+std::unique_ptr<Layer> make_gpu_window_max_pool(GpuContextPtr context, std::string name,
+                                                SampleShape input, std::int64_t kernel,
+                                                std::int64_t stride, std::int64_t padding) {
+  const kernels::WindowGeometry geometry = checked_window(name, input, kernel, stride, padding);
+  return std::make_unique<GpuWindowMaxPool>(std::move(context), std::move(name), input, geometry);
+}
+
+std::unique_ptr<Layer> make_gpu_global_average(GpuContextPtr context, std::string name,
+                                               SampleShape input) {
+  return std::make_unique<GpuGlobalAverage>(std::move(context), std::move(name), input);
+}
+
+}  // namespace paceline

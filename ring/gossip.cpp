@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "ring/async_gossip.h"
 #include "ring/gossip_matching.h"
+#include "ring/peer_wait.h"
 #include "ring/replica.h"
 
 namespace paceline {
@@ -20,7 +22,7 @@ class GossipSynchronizer final : public Synchronizer {
  public:
   explicit GossipSynchronizer(const WorkerContext& context)
       : config_(context.config),
-        graph_(config_.gossip.graph == "ring" ? GossipGraph::ring : GossipGraph::random),
+        graph_(parse_gossip_graph(config_.gossip.graph)),
         rank_(context.rank),
         abort_(context.abort),
         replica_(context, stop_) {}
@@ -170,24 +172,8 @@ class GossipSynchronizer final : public Synchronizer {
     return times;
   }
 
-  /// Throws TimeoutError when nothing moves for comm.timeout, Stopped when this ends.
   void wait(const Ticket& ticket) {
-    Transport& transport = replica_.transport();
-    Deadline deadline = Deadline::after(config_.comm.timeout);
-    while (!transport.done(ticket)) {
-      if (stop_.load(std::memory_order_relaxed)) {
-        throw Stopped();
-      }
-      if (transport.progress()) {
-        deadline = Deadline::after(config_.comm.timeout);
-      } else if (deadline.passed()) {
-        throw TimeoutError(fmt::format(
-            "rank {}: its partner rank {} did not exchange weights within {:.1f} s (comm.timeout)",
-            rank_, ticket.peer, seconds(config_.comm.timeout.count())));
-      } else {
-        transport.idle(deadline);
-      }
-    }
+    wait_for_peer(replica_.transport(), ticket, config_.comm.timeout, stop_, "exchange weights");
   }
 
   /// Returns the updates left out.
@@ -248,10 +234,13 @@ void validate_gossip(const Config& config) {
 Backend gossip_backend() {
   Backend backend;
   backend.name = "gossip";
-  backend.summary = "every step, weights averaged with one partner, beside the gradient";
+  backend.summary = "weights averaged with one partner at a time, beside the gradient (AD-PSGD)";
   backend.traits = {Consistency::bounded_stale, UpdatePlace::worker, false};
   backend.validate = validate_gossip;
   backend.make = [](const WorkerContext& context) -> std::unique_ptr<Synchronizer> {
+    if (context.config.gossip.mode == "asynchronous") {
+      return make_async_gossip_synchronizer(context);
+    }
     return std::make_unique<GossipSynchronizer>(context);
   };
   return backend;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ring/gossip_matching.h"
 
+#include <cstdlib>
 #include <numeric>
 #include <utility>
-#include <vector>
 
 #include "common/core/random.h"
 
@@ -33,6 +33,10 @@ std::vector<int> seats_in_step(GossipGraph graph, std::uint64_t seed, std::int64
 
 }  // namespace
 
+GossipGraph parse_gossip_graph(std::string_view name) noexcept {
+  return name == "ring" ? GossipGraph::ring : GossipGraph::random;
+}
+
 std::optional<int> gossip_partner(GossipGraph graph, std::uint64_t seed, std::int64_t step,
                                   int rank, int world) {
   const std::vector<int> seats = seats_in_step(graph, seed, step, world);
@@ -45,6 +49,25 @@ std::optional<int> gossip_partner(GossipGraph graph, std::uint64_t seed, std::in
     }
   }
   return std::nullopt;
+}
+
+std::vector<int> gossip_neighbours(GossipGraph graph, int rank, int world) {
+  std::vector<int> neighbours;
+  for (int other = 0; other < world; ++other) {
+    const int apart = std::abs(other - rank);
+    const bool near = apart == 1 || apart == world - 1;
+    if (gossip_calls(other) != gossip_calls(rank) && (graph == GossipGraph::random || near)) {
+      neighbours.push_back(other);
+    }
+  }
+  return neighbours;
+}
+
+int gossip_callee(GossipGraph graph, std::uint64_t seed, std::int64_t call, int rank, int world) {
+  const std::vector<int> neighbours = gossip_neighbours(graph, rank, world);
+  const std::uint64_t key =
+      stream_key(stream_key(seed, "gossip calls"), static_cast<std::uint64_t>(rank));
+  return neighbours[splitmix64(key + static_cast<std::uint64_t>(call)) % neighbours.size()];
 }
 
 }  // namespace paceline

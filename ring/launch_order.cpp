@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/base/error.h"
-#include "ring/executor.h"
+#include "ring/peer_wait.h"
 
 namespace paceline {
 
@@ -45,21 +45,8 @@ BucketId LaunchOrder::ask() {
 }
 
 void LaunchOrder::wait(const Ticket& ticket) {
-  const Deadline deadline = Deadline::after(timeout_);
-  while (!transport_.done(ticket)) {
-    if (stop_.load(std::memory_order_relaxed)) {
-      throw Stopped();
-    }
-    if (deadline.passed()) {
-      throw TimeoutError(fmt::format(
-          "rank {}: rank {} did not {} the order of buckets within {:.1f} s (comm.timeout)",
-          transport_.rank(), ticket.peer, ticket.is_send ? "take" : "tell",
-          seconds(timeout_.count())));
-    }
-    if (!transport_.progress()) {
-      transport_.idle(deadline);
-    }
-  }
+  wait_for_peer(transport_, ticket, timeout_, stop_,
+                ticket.is_send ? "take the order of buckets" : "tell the order of buckets");
 }
 
 }  // namespace paceline

@@ -64,6 +64,15 @@ ReplicaView Replica::bind(const BucketPlan& plan, const OptimizerSpec& spec,
   return {all_weights(), all_gradients()};
 }
 
+ReplicaView Replica::bind_apart(const BucketPlan& plan, const OptimizerSpec& spec,
+                                std::span<const float> init) {
+  const ReplicaView own = bind(plan, spec, init);
+  view_ = transport_->allocate(init.size_bytes());
+  const std::span<float> view = floats(*view_, plan_.elements());
+  std::ranges::copy(init, view.begin());
+  return {view, own.gradients};
+}
+
 std::span<float> Replica::floats(CommBuffer& buffer, std::size_t elements) noexcept {
   return {reinterpret_cast<float*>(buffer.bytes().data()), elements};
 }
@@ -82,6 +91,10 @@ std::span<float> Replica::weights(BucketId b) const {
 
 std::span<float> Replica::gradient(BucketId b) const {
   return all_gradients().subspan(plan_[b].begin, plan_[b].size());
+}
+
+std::span<float> Replica::viewed(BucketId b) const {
+  return floats(*view_, plan_.elements()).subspan(plan_[b].begin, plan_[b].size());
 }
 
 void Replica::update(BucketId b, const StepInfo& step) {
@@ -122,6 +135,7 @@ MemoryUse Replica::memory() const noexcept {
   use.weights = arena;
   use.gradients = arena;
   use.optimizer = optimizer_->state_bytes();
+  use.staging = view_ ? arena : 0;
   return use;
 }
 
@@ -130,6 +144,8 @@ void Replica::save(StateWriter& writer) const {
   writer.put("replica.aside", aside_ ? 1 : 0);
   if (aside_) {
     writer.put("replica.weights", all_gradients());
+  } else if (view_) {
+    writer.put("replica.weights", all_weights());
   }
 }
 
@@ -138,6 +154,8 @@ void Replica::load(StateReader& reader) {
   aside_ = reader.get("replica.aside") != 0;
   if (aside_) {
     reader.get("replica.weights", all_gradients());
+  } else if (view_) {
+    reader.get("replica.weights", all_weights());
   }
 }
 

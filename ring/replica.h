@@ -30,11 +30,16 @@ class Replica {
 
   /// As Synchronizer::bind.
   ReplicaView bind(const BucketPlan& plan, const OptimizerSpec& spec, std::span<const float> init);
+  /// Likewise, but the trainer reads viewed(), which starts as a copy of weights() and is the
+  /// caller's to renew; set_aside() is then not needed.
+  ReplicaView bind_apart(const BucketPlan& plan, const OptimizerSpec& spec,
+                         std::span<const float> init);
 
   [[nodiscard]] const BucketPlan& plan() const noexcept { return plan_; }
   [[nodiscard]] Transport& transport() noexcept { return *transport_; }
   [[nodiscard]] std::span<float> weights(BucketId b) const;
   [[nodiscard]] std::span<float> gradient(BucketId b) const;
+  [[nodiscard]] std::span<float> viewed(BucketId b) const;
   [[nodiscard]] bool whole_gradient() const noexcept { return optimizer_->spec().whole_gradient(); }
 
   /// This worker's optimizer steps bucket b (update_all: all of them) by the mean over its samples;
@@ -55,7 +60,7 @@ class Replica {
   [[nodiscard]] BucketCost cost(const RunTimes& times) const;
 
   [[nodiscard]] MemoryUse memory() const noexcept;
-  /// The optimizer, and the weights that are set aside.
+  /// The optimizer, and the weights that are set aside or apart from the trainer's.
   void save(StateWriter& writer) const;
   void load(StateReader& reader);
 
@@ -69,6 +74,7 @@ class Replica {
   Collective collective_;
   std::unique_ptr<CommBuffer> weights_;
   std::unique_ptr<CommBuffer> gradients_;
+  std::unique_ptr<CommBuffer> view_;  ///< null: the trainer reads weights_
   std::optional<ArenaOptimizer> optimizer_;
   bool aside_ = false;
 };

@@ -150,7 +150,8 @@ struct EasgdConfig {
 };
 
 struct GossipConfig {
-  std::string graph = "ring";  ///< ring | random: who may be partners
+  std::string mode = "synchronous";  ///< synchronous | asynchronous (AD-PSGD)
+  std::string graph = "ring";        ///< ring | random: who may be partners
 };
 
 struct CommConfig {

@@ -288,6 +288,10 @@ void add_communication_keys(std::vector<Key>& keys) {
   keys.push_back(number("easgd.alpha", in<&Config::easgd, &EasgdConfig::alpha>,
                         {0.0, 1.0, false, false},
                         "part of the way to the center that a replica moves; 0: 0.9 / world"));
+  keys.push_back(choice("gossip.mode", in<&Config::gossip, &GossipConfig::mode>,
+                        {"synchronous", "asynchronous"},
+                        "partners meet in every step; or even ranks call odd ones, which answer at "
+                        "any time (AD-PSGD)"));
   keys.push_back(choice("gossip.graph", in<&Config::gossip, &GossipConfig::graph>,
                         {"ring", "random"},
                         "partners of a step: neighbours in a ring, or random pairs"));

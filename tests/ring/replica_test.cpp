@@ -15,6 +15,7 @@
 #include "ring/gossip_matching.h"
 #include "ring/local_sgd.h"
 #include "ring/ring_backend.h"
+#include "tests/support/checkpoint.h"
 #include "tests/support/replica_reference.h"
 #include "tests/support/thread_job.h"
 
@@ -281,32 +282,14 @@ TEST_F(ReplicaJob, EvaluationsDoNotAlterTraining) {
 
 // ---- Checkpoints
 
-class Checkpoint final : public StateWriter, public StateReader {
- public:
-  void put(std::string_view name, std::span<const float> values) override {
-    EXPECT_TRUE(arrays_.emplace(name, std::vector<float>(values.begin(), values.end())).second);
-  }
-  void put(std::string_view name, std::int64_t value) override {
-    EXPECT_TRUE(numbers_.emplace(name, value).second);
-  }
-  void get(std::string_view name, std::span<float> values) override {
-    std::ranges::copy(arrays_.at(std::string(name)), values.begin());
-  }
-  std::int64_t get(std::string_view name) override { return numbers_.at(std::string(name)); }
-
- private:
-  std::map<std::string, std::vector<float>> arrays_;
-  std::map<std::string, std::int64_t> numbers_;
-};
-
 TEST(ReplicaCheckpoint, TrainingGoesOnWhereItWas) {
   const auto check = [](const Backend& backend, ConformanceCase test) {
     SCOPED_TRACE(backend.name);
     constexpr int kSaved = 3;  // between two exchanges
-    std::vector<Checkpoint> checkpoints(static_cast<std::size_t>(test.config.world));
+    std::vector<testing::Checkpoint> checkpoints(static_cast<std::size_t>(test.config.world));
     const auto run = [&](int from, bool load) {
       return run_backend(backend, test, [&, from, load](ConformanceWorker& worker) {
-        Checkpoint& checkpoint = checkpoints[static_cast<std::size_t>(worker.rank)];
+        testing::Checkpoint& checkpoint = checkpoints[static_cast<std::size_t>(worker.rank)];
         if (load) {
           worker.synchronizer.load(checkpoint);
         }

@@ -312,8 +312,10 @@ inline ConformanceOutcome check_synchronous(const Backend& backend, const Confor
 /// applied once, as the mean over its worker's samples, so the sum of updates is known; all ranks
 /// see the same weights after quiesce; every applied update is counted. Where weights are shared
 /// without locks (Hogwild!) concurrent updates may be lost: then the weights lie between one
-/// worker's and everybody's updates.
-inline ConformanceOutcome check_asynchronous(const Backend& backend, ConformanceCase test) {
+/// worker's and everybody's updates. `share` is the part of an update that what all ranks see moves
+/// by: 1 over the world where it is a mean of replicas.
+inline ConformanceOutcome check_asynchronous(const Backend& backend, ConformanceCase test,
+                                             double share = 1.0) {
   SCOPED_TRACE(describe(backend, test));
   test.optimizer = OptimizerSpec{};
   const int world = test.config.world;
@@ -339,7 +341,7 @@ inline ConformanceOutcome check_asynchronous(const Backend& backend, Conformance
   expect_no_errors(outcome);
   expect_equal_weights(outcome);
   const BucketPlan plan(test.buckets);
-  const double lr = static_cast<double>(test.lr);
+  const double lr = share * static_cast<double>(test.lr);
   for (std::size_t j = 0; j < plan.elements(); ++j) {
     double least = 1e30;
     double all = 0.0;

@@ -8,7 +8,7 @@
 
 namespace paceline {
 
-std::unique_ptr<Model> make_gpt(std::int64_t positions, int tokens, const ModelOptions& options) {
+TransformerShape gpt_shape(std::int64_t positions, int tokens, const ModelOptions& options) {
   const GptConfig& gpt = options.gpt;
   if (gpt.layers < 1 || gpt.heads < 1 || gpt.width < 1 || gpt.width % gpt.heads != 0) {
     throw ConfigError(fmt::format(
@@ -16,15 +16,19 @@ std::unique_ptr<Model> make_gpt(std::int64_t positions, int tokens, const ModelO
         "divide the width",
         gpt.layers, gpt.heads, gpt.width));
   }
+  return {positions, gpt.width, gpt.heads, tokens};
+}
+
+std::unique_ptr<Model> make_gpt(std::int64_t positions, int tokens, const ModelOptions& options) {
+  const TransformerShape shape = gpt_shape(positions, tokens, options);
   if (options.precision != Precision::fp32) {
-    throw ConfigError("precision.compute with model = gpt: allowed fp32");
+    throw ConfigError("precision.compute with model = gpt on the CPU: allowed fp32");
   }
-  const TransformerShape shape{positions, gpt.width, gpt.heads, tokens};
   const auto tied = make_tied_embedding();
   const auto scratch = make_transformer_scratch();
   std::vector<std::unique_ptr<Layer>> layers;
   layers.push_back(make_token_embedding(tied, shape));
-  for (std::int64_t block = 0; block < gpt.layers; ++block) {
+  for (std::int64_t block = 0; block < options.gpt.layers; ++block) {
     layers.push_back(make_transformer_block(scratch, fmt::format("block{}", block), shape));
   }
   layers.push_back(make_row_norm("norm", shape));

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "common/core/kernels.h"
 
@@ -29,11 +30,12 @@ namespace paceline::kernels {
 
 /// Row r: y = γ·(x − mean)·inverse + β, the statistics over its own columns (Ba, Kiros & Hinton
 /// 2016), kept for the gradient.
-struct RowNorm {
-  const float* x;
+template <typename T>
+struct BasicRowNorm {
+  const T* x;
   const float* gamma;
   const float* beta;
-  float* y;
+  T* y;
   float* mean;     ///< [rows], as inverse
   float* inverse;  ///< of the standard deviation
   std::int64_t columns;
@@ -41,39 +43,44 @@ struct RowNorm {
 
   template <typename Team>
   PACELINE_HD void operator()(const Team& team, std::int64_t row) const {
-    const float* from = x + row * columns;
-    float* to = y + row * columns;
+    const T* from = x + row * columns;
+    T* to = y + row * columns;
     float total = 0.0F;
 #pragma omp simd reduction(+ : total)
     for (std::int64_t c = team.lane(); c < columns; c += team.size()) {
-      total += from[c];
+      total += static_cast<float>(from[c]);
     }
     const float center = team.sum(total) / static_cast<float>(columns);
     float squares = 0.0F;
 #pragma omp simd reduction(+ : squares)
     for (std::int64_t c = team.lane(); c < columns; c += team.size()) {
-      squares += (from[c] - center) * (from[c] - center);
+      const float distance = static_cast<float>(from[c]) - center;
+      squares += distance * distance;
     }
     const float scale = 1.0F / std::sqrt(team.sum(squares) / static_cast<float>(columns) + epsilon);
-    mean[row] = center;
-    inverse[row] = scale;
+    if (team.lane() == 0) {
+      mean[row] = center;
+      inverse[row] = scale;
+    }
 #pragma omp simd
     for (std::int64_t c = team.lane(); c < columns; c += team.size()) {
-      to[c] = (from[c] - center) * scale * gamma[c] + beta[c];
+      to[c] = static_cast<T>((static_cast<float>(from[c]) - center) * scale * gamma[c] + beta[c]);
     }
   }
 };
+using RowNorm = BasicRowNorm<float>;
 
 /// Row r, with x̂ = (x − mean)·inverse and g = γ·dy:
 ///   dx = inverse·(g − mean(g) − x̂·mean(g·x̂)) + addend.
-struct RowNormGradient {
-  const float* x;
-  const float* dy;
+template <typename T>
+struct BasicRowNormGradient {
+  const T* x;
+  const T* dy;
   const float* gamma;
   const float* mean;
   const float* inverse;
-  const float* addend;  ///< shaped like dx, may be it; null: nothing
-  float* dx;
+  const T* addend;  ///< shaped like dx, may be it; null: nothing
+  T* dx;
   std::int64_t columns;
 
   template <typename Team>
@@ -85,20 +92,23 @@ struct RowNormGradient {
     float weighted = 0.0F;
 #pragma omp simd reduction(+ : plain, weighted)
     for (std::int64_t c = team.lane(); c < columns; c += team.size()) {
-      const float g = gamma[c] * dy[at + c];
+      const float g = gamma[c] * static_cast<float>(dy[at + c]);
       plain += g;
-      weighted += g * ((x[at + c] - center) * scale);
+      weighted += g * ((static_cast<float>(x[at + c]) - center) * scale);
     }
     plain = team.sum(plain) / static_cast<float>(columns);
     weighted = team.sum(weighted) / static_cast<float>(columns);
 #pragma omp simd
     for (std::int64_t c = team.lane(); c < columns; c += team.size()) {
-      const float centered = (x[at + c] - center) * scale;
-      const float gradient = scale * (gamma[c] * dy[at + c] - plain - centered * weighted);
-      dx[at + c] = addend != nullptr ? gradient + addend[at + c] : gradient;
+      const float centered = (static_cast<float>(x[at + c]) - center) * scale;
+      const float g = gamma[c] * static_cast<float>(dy[at + c]);
+      const float gradient = scale * (g - plain - centered * weighted);
+      dx[at + c] = static_cast<T>(addend != nullptr ? gradient + static_cast<float>(addend[at + c])
+                                                    : gradient);
     }
   }
 };
+using RowNormGradient = BasicRowNormGradient<float>;
 
 /// Column tile: dγ = Σ_rows dy·x̂, dβ = Σ_rows dy; blocks of rows first, so that the rounding error
 /// does not grow with all rows.
@@ -167,76 +177,105 @@ struct AddBias {
 }
 
 /// y = x·(1 + tanh(…))/2 (Hendrycks & Gimpel 2016, the tanh form).
-struct Gelu {
-  const float* x;
-  float* y;
+template <typename T>
+struct BasicGelu {
+  const T* x;
+  T* y;
   PACELINE_HD void operator()(std::int64_t i) const {
-    y[i] = 0.5F * x[i] * (1.0F + gelu_tanh(x[i]));
+    const auto value = static_cast<float>(x[i]);
+    y[i] = static_cast<T>(0.5F * value * (1.0F + gelu_tanh(value)));
   }
 };
+using Gelu = BasicGelu<float>;
 
 /// dy <- dy·GELU'(x).
-struct GeluGradient {
-  const float* x;
-  float* dy;
+template <typename T>
+struct BasicGeluGradient {
+  const T* x;
+  T* dy;
   PACELINE_HD void operator()(std::int64_t i) const {
-    const float t = gelu_tanh(x[i]);
-    const float inner = 0.797884561F * (1.0F + 3.0F * 0.044715F * x[i] * x[i]);
-    dy[i] *= 0.5F * (1.0F + t) + 0.5F * x[i] * (1.0F - t * t) * inner;
+    const auto value = static_cast<float>(x[i]);
+    const float t = gelu_tanh(value);
+    const float inner = 0.797884561F * (1.0F + 3.0F * 0.044715F * value * value);
+    const float slope = 0.5F * (1.0F + t) + 0.5F * value * (1.0F - t * t) * inner;
+    dy[i] = static_cast<T>(static_cast<float>(dy[i]) * slope);
   }
 };
+using GeluGradient = BasicGeluGradient<float>;
 
-/// Row r of [positions, positions]: the softmax of scale·s over columns 0..r, zero after them.
-struct CausalSoftmax {
-  float* s;
+/// Row r of matrices [positions, positions] one after the other: the softmax of scale·s over the
+/// columns up to the row's own place in its matrix, zero after them.
+template <typename T>
+struct BasicCausalSoftmax {
+  T* s;
   float scale;
   std::int64_t positions;
 
   template <typename Team>
   PACELINE_HD void operator()(const Team& team, std::int64_t row) const {
-    float* at = s + row * positions;
+    T* at = s + row * positions;
+    const std::int64_t own = row % positions;
     float largest = -INFINITY;
 #pragma omp simd reduction(max : largest)
-    for (std::int64_t c = team.lane(); c <= row; c += team.size()) {
-      largest = at[c] > largest ? at[c] : largest;
+    for (std::int64_t c = team.lane(); c <= own; c += team.size()) {
+      const auto value = static_cast<float>(at[c]);
+      largest = value > largest ? value : largest;
     }
     largest = team.max(largest);
     float total = 0.0F;
 #pragma omp simd reduction(+ : total)
-    for (std::int64_t c = team.lane(); c <= row; c += team.size()) {
-      at[c] = vector_exp(scale * (at[c] - largest));
-      total += at[c];
+    for (std::int64_t c = team.lane(); c <= own; c += team.size()) {
+      const float part = vector_exp(scale * (static_cast<float>(at[c]) - largest));
+      if constexpr (kKeepsParts) {
+        at[c] = part;
+      }
+      total += part;
     }
     const float share = 1.0F / team.sum(total);
 #pragma omp simd
     for (std::int64_t c = team.lane(); c < positions; c += team.size()) {
-      at[c] = c <= row ? at[c] * share : 0.0F;
+      at[c] = static_cast<T>(c <= own ? part_of(at[c], largest) * share : 0.0F);
+    }
+  }
+
+ private:
+  /// In 16 bits the parts would be rounded twice; there they are computed twice.
+  static constexpr bool kKeepsParts = std::is_same_v<T, float>;
+  [[nodiscard]] PACELINE_HD float part_of(T value, float largest) const {
+    if constexpr (kKeepsParts) {
+      return value;
+    } else {
+      return vector_exp(scale * (static_cast<float>(value) - largest));
     }
   }
 };
+using CausalSoftmax = BasicCausalSoftmax<float>;
 
 /// Row r: dp <- scale·p·(dp − Σ p·dp), the gradient at s of CausalSoftmax; zero where p is.
-struct CausalSoftmaxGradient {
-  const float* p;
-  float* dp;
+template <typename T>
+struct BasicCausalSoftmaxGradient {
+  const T* p;
+  T* dp;
   float scale;
   std::int64_t positions;
 
   template <typename Team>
   PACELINE_HD void operator()(const Team& team, std::int64_t row) const {
-    const float* from = p + row * positions;
-    float* to = dp + row * positions;
+    const T* from = p + row * positions;
+    T* to = dp + row * positions;
     float dot = 0.0F;
 #pragma omp simd reduction(+ : dot)
     for (std::int64_t c = team.lane(); c < positions; c += team.size()) {
-      dot += from[c] * to[c];
+      dot += static_cast<float>(from[c]) * static_cast<float>(to[c]);
     }
     dot = team.sum(dot);
 #pragma omp simd
     for (std::int64_t c = team.lane(); c < positions; c += team.size()) {
-      to[c] = scale * from[c] * (to[c] - dot);
+      to[c] =
+          static_cast<T>(scale * static_cast<float>(from[c]) * (static_cast<float>(to[c]) - dot));
     }
   }
 };
+using CausalSoftmaxGradient = BasicCausalSoftmaxGradient<float>;
 
 }  // namespace paceline::kernels

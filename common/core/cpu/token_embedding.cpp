@@ -18,9 +18,6 @@ class TiedEmbedding {
 
 namespace {
 
-/// U(±1/√833) has GPT-2's standard deviation, 0.02.
-constexpr std::int64_t kEmbeddingFanIn = 833;
-
 class TokenEmbedding final : public Layer {
  public:
   TokenEmbedding(std::shared_ptr<TiedEmbedding> tied, const TransformerShape& shape)
@@ -29,8 +26,7 @@ class TokenEmbedding final : public Layer {
         shape_(shape) {}
 
   [[nodiscard]] std::vector<ParameterSpec> parameters() const override {
-    return {{"token", {shape_.vocabulary, shape_.width}, kEmbeddingFanIn},
-            {"position", {shape_.positions, shape_.width}, kEmbeddingFanIn}};
+    return embedding_parameters(shape_);
   }
   [[nodiscard]] double flops() const override {
     return static_cast<double>(output_shape().elements());

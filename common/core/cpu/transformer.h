@@ -7,17 +7,10 @@
 #include <memory>
 #include <string>
 
-#include "common/core/layer.h"
 #include "common/core/sequential.h"
+#include "common/core/transformer_setup.h"
 
 namespace paceline {
-
-struct TransformerShape {
-  std::int64_t positions = 0;   ///< of a sample
-  std::int64_t width = 0;       ///< channels of a position
-  std::int64_t heads = 0;       ///< divides width
-  std::int64_t vocabulary = 0;  ///< tokens
-};
 
 class TransformerScratch;
 class TiedEmbedding;

@@ -73,9 +73,6 @@ void norm_rows_backward(std::int64_t rows, std::int64_t width, const NormOperand
 struct RowLinear {
   std::int64_t inputs;
   std::int64_t outputs;
-
-  [[nodiscard]] std::int64_t elements() const noexcept { return outputs * (inputs + 1); }
-
   /// y = x·Wᵀ + b (+ y with `accumulate`)
   void forward(std::int64_t rows, const float* weights, const float* x, float* y,
                bool accumulate = false) const {
@@ -107,25 +104,15 @@ class TransformerBlock final : public Layer {
         contract_{4 * shape.width, shape.width} {}
 
   [[nodiscard]] std::vector<ParameterSpec> parameters() const override {
-    const std::int64_t c = shape_.width;
-    return {{"norm1.weight", {c}, 1, 1.0F},         {"norm1.bias", {c}, 1, 0.0F},
-            {"qkv.weight", {3 * c, c}, c},          {"qkv.bias", {3 * c}, c},
-            {"projection.weight", {c, c}, c},       {"projection.bias", {c}, c},
-            {"norm2.weight", {c}, 1, 1.0F},         {"norm2.bias", {c}, 1, 0.0F},
-            {"expand.weight", {4 * c, c}, c},       {"expand.bias", {4 * c}, c},
-            {"contract.weight", {c, 4 * c}, 4 * c}, {"contract.bias", {c}, 4 * c}};
+    return block_parameters(shape_);
   }
 
-  [[nodiscard]] double flops() const override {
-    const auto t = static_cast<double>(shape_.positions);
-    const auto c = static_cast<double>(shape_.width);
-    return 2.0 * t * 12.0 * c * c + 4.0 * t * t * c;
-  }
+  [[nodiscard]] double flops() const override { return block_flops(shape_); }
 
   void forward(const ForwardPass& pass) override {
     reserve(pass.samples);
     const std::int64_t rows = pass.samples * shape_.positions;
-    const Weights w = weights_of(pass.weights);
+    const Weights w(pass.weights, shape_.width);
     norm_rows(rows, shape_.width, norm1(w), pass.input, kept_.normed1);
     qkv_.forward(rows, w.qkv, kept_.normed1, kept_.qkv);
     for (std::int64_t i = 0; i < pass.samples * shape_.heads; ++i) {
@@ -143,8 +130,8 @@ class TransformerBlock final : public Layer {
   void backward(const BackwardPass& pass) override {
     const std::int64_t rows = pass.samples * shape_.positions;
     const std::int64_t c = shape_.width;
-    const Weights w = weights_of(pass.weights);
-    const Gradients d = gradients_of(pass.gradients);
+    const Weights w(pass.weights, shape_.width);
+    const Gradients d(pass.gradients, shape_.width);
     const Scratch s = scratch_for(rows);
     contract_.backward(rows, w.contract, kept_.activated, pass.d_output, s.wide, d.contract);
     kernels::for_each(rows * 4 * c, kernels::GeluGradient{kept_.expanded, s.wide});
@@ -171,17 +158,8 @@ class TransformerBlock final : public Layer {
   }
 
  private:
-  template <typename Float>
-  struct Tensors {
-    Float* norm1;
-    Float* qkv;
-    Float* projection;
-    Float* norm2;
-    Float* expand;
-    Float* contract;
-  };
-  using Weights = Tensors<const float>;
-  using Gradients = Tensors<float>;
+  using Weights = BlockTensors<const float>;
+  using Gradients = BlockTensors<float>;
 
   /// Between forward and backward; [rows, …] but for the statistics.
   struct Kept {
@@ -206,20 +184,6 @@ class TransformerBlock final : public Layer {
     float* square;  ///< [positions, positions]
   };
 
-  template <typename Float>
-  [[nodiscard]] Tensors<Float> tensors_of(Float* at) const {
-    const auto next = [&at](std::int64_t elements) { return std::exchange(at, at + elements); };
-    Tensors<Float> tensors{};
-    tensors.norm1 = next(2 * shape_.width);
-    tensors.qkv = next(qkv_.elements());
-    tensors.projection = next(projection_.elements());
-    tensors.norm2 = next(2 * shape_.width);
-    tensors.expand = next(expand_.elements());
-    tensors.contract = next(contract_.elements());
-    return tensors;
-  }
-  [[nodiscard]] Weights weights_of(const float* at) const { return tensors_of(at); }
-  [[nodiscard]] Gradients gradients_of(float* at) const { return tensors_of(at); }
   [[nodiscard]] NormOperands norm1(const Weights& w) const {
     return {w.norm1, kept_.mean1, kept_.inverse1};
   }
@@ -330,8 +294,7 @@ class RowNormLayer final : public Layer {
               {shape.positions, 1, shape.width}) {}
 
   [[nodiscard]] std::vector<ParameterSpec> parameters() const override {
-    return {{"weight", {input_shape().channels}, 1, 1.0F},
-            {"bias", {input_shape().channels}, 1, 0.0F}};
+    return row_norm_parameters(input_shape().channels);
   }
   [[nodiscard]] double flops() const override {
     return 8.0 * static_cast<double>(input_shape().elements());

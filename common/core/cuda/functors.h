@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "common/core/cuda/layer_functors.h"
+#include "common/core/cuda/transformer_functors.h"
 #include "common/core/kernels.h"
 #include "common/core/kernels_sync.h"
 
@@ -19,14 +20,14 @@ using Joined = decltype(std::tuple_cat(std::declval<Lists>()...));
 
 /// Run by kernels::for_each: a thread per element.
 using EachFunctors =
-    Joined<LayerEachFunctors,
+    Joined<LayerEachFunctors, TransformerEachFunctors,
            std::tuple<kernels::Multiply, kernels::ClipByNorm, kernels::ToWire<kernels::HalfWire>,
                       kernels::ToWire<kernels::BfloatWire>, kernels::FromWire<kernels::HalfWire>,
                       kernels::FromWire<kernels::BfloatWire>>>;
 
 /// Run by kernels::for_rows: a warp per row.
 using RowFunctors =
-    Joined<LayerRowFunctors,
+    Joined<LayerRowFunctors, TransformerRowFunctors,
            std::tuple<kernels::BiasGradient, kernels::SquaresOfBlocks, kernels::SumOfBlocks>>;
 
 /// Place of F in a list; a functor that is not there does not compile.

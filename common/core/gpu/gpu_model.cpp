@@ -6,6 +6,7 @@
 #include "common/base/error.h"
 #include "common/core/gpu/gpu_layers.h"
 #include "common/core/gpu/gpu_sequential.h"
+#include "common/core/gpu/gpu_transformer.h"
 
 namespace paceline {
 
@@ -101,8 +102,12 @@ std::unique_ptr<LayerFactory> make_gpu_factory(const ModelOptions& options, Gpu&
 std::unique_ptr<Model> make_gpu_model(std::string_view name, SampleShape input, int classes,
                                       const ModelOptions& options, Gpu& gpu) {
   const ModelOptions own = checked_options(name, input, classes, options);
-  if (name == "logistic" || name == "gpt") {
+  if (name == "logistic") {
     throw ConfigError(fmt::format("model = {} needs device = cpu", name));
+  }
+  if (name == "gpt") {
+    return make_gpu_gpt(std::make_shared<GpuContext>(gpu, own.precision), input.elements(), classes,
+                        own);
   }
   GpuFactory factory(own, gpu);
   return build_model(name, input, classes, own, factory);

@@ -11,8 +11,8 @@
 namespace paceline {
 
 /// What make_model makes on the CPU, with the same layers, parameters and first values: softmax,
-/// mlp, cnn, resmlp, resnet20, resnet50. Activations are stored in options.precision. Takes and
-/// gives memory of `gpu`, which outlives it (see gpu_sequential.h). Throws ConfigError as
+/// mlp, cnn, resmlp, resnet20, resnet50, gpt. Activations are stored in options.precision. Takes
+/// and gives memory of `gpu`, which outlives it (see gpu_sequential.h). Throws ConfigError as
 /// make_model does, and for a model that only runs on the CPU.
 [[nodiscard]] std::unique_ptr<Model> make_gpu_model(std::string_view name, SampleShape input,
                                                     int classes, const ModelOptions& options,

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/core/gpu/gpu_attention.h"
+
+#include <cmath>
+
+#include "common/core/gpu/gpu_transformer_parts.h"
+#include "common/core/kernels_sequence.h"
+#include "common/core/kernels_transformer.h"
+
+namespace paceline {
+
+float GpuAttention::scale() const noexcept {
+  return 1.0F / std::sqrt(static_cast<float>(head_width()));
+}
+
+cuda::Matmul GpuAttention::product(std::int64_t samples, std::int64_t rows, std::int64_t columns,
+                                   std::int64_t inner) const {
+  cuda::Matmul made = plain_product(*context_, rows, columns, inner);
+  made.batch = samples * shape_.heads;
+  return made;
+}
+
+void GpuAttention::set_a(cuda::Matmul& p, const float* a, std::int64_t columns,
+                         bool transposed) const {
+  p.a = a;
+  p.a_stride = columns;
+  p.a_step = shape_.positions * columns;
+  p.a_transposed = transposed ? 1 : 0;
+}
+
+void GpuAttention::set_b(cuda::Matmul& p, const float* b, std::int64_t columns,
+                         bool transposed) const {
+  p.b = b;
+  p.b_stride = columns;
+  p.b_step = shape_.positions * columns;
+  p.b_transposed = transposed ? 1 : 0;
+}
+
+void GpuAttention::set_c(cuda::Matmul& p, float* c, std::int64_t columns) const {
+  p.c = c;
+  p.c_stride = columns;
+  p.c_step = shape_.positions * columns;
+}
+
+void GpuAttention::split(std::int64_t samples, std::int64_t parts, const float* together,
+                         float* apart) const {
+  context_->with_format([&]<typename T>(T) {
+    const kernels::HeadLayout heads{samples, shape_.positions, parts, shape_.heads, head_width()};
+    context_->gpu().each(heads.elements(),
+                         kernels::SplitHeads<T>{as_stored<T>(together), as_stored<T>(apart), heads},
+                         "splitting heads");
+  });
+}
+
+void GpuAttention::join(std::int64_t samples, std::int64_t parts, const float* apart,
+                        float* together) const {
+  context_->with_format([&]<typename T>(T) {
+    const kernels::HeadLayout heads{samples, shape_.positions, parts, shape_.heads, head_width()};
+    context_->gpu().each(heads.elements(),
+                         kernels::JoinHeads<T>{as_stored<T>(apart), as_stored<T>(together), heads},
+                         "joining heads");
+  });
+}
+
+void GpuAttention::forward(std::int64_t samples, const float* qkv, float* shares,
+                           float* out) const {
+  const std::int64_t t = shape_.positions;
+  const std::int64_t d = head_width();
+  cuda::Matmul scores = product(samples, t, t, d);
+  scores.alpha = scale();
+  set_a(scores, part(qkv, samples, 0), d, false);
+  set_b(scores, part(qkv, samples, 1), d, true);
+  set_c(scores, shares, t);
+  queue_product(*context_, scores, "attention");
+  context_->with_format([&]<typename T>(T) {
+    context_->gpu().rows(samples * shape_.heads * t,
+                         kernels::BasicCausalSoftmax<T>{as_stored<T>(shares), 1.0F, t},
+                         "attention");
+  });
+  cuda::Matmul mixed = product(samples, t, d, t);
+  set_a(mixed, shares, t, false);
+  set_b(mixed, part(qkv, samples, 2), d, false);
+  set_c(mixed, out, d);
+  queue_product(*context_, mixed, "attention");
+}
+
+void GpuAttention::backward(std::int64_t samples, const float* qkv, const float* shares,
+                            const float* d_out, float* d_shares, float* d_qkv) const {
+  const std::int64_t t = shape_.positions;
+  const std::int64_t d = head_width();
+  cuda::Matmul values = product(samples, t, d, t);
+  set_a(values, shares, t, true);
+  set_b(values, d_out, d, false);
+  set_c(values, part(d_qkv, samples, 2), d);
+  queue_product(*context_, values, "attention's gradient");
+  cuda::Matmul of_shares = product(samples, t, t, d);
+  set_a(of_shares, d_out, d, false);
+  set_b(of_shares, part(qkv, samples, 2), d, true);
+  set_c(of_shares, d_shares, t);
+  queue_product(*context_, of_shares, "attention's gradient");
+  context_->with_format([&]<typename T>(T) {
+    context_->gpu().rows(samples * shape_.heads * t,
+                         kernels::BasicCausalSoftmaxGradient<T>{as_stored<T>(shares),
+                                                                as_stored<T>(d_shares), 1.0F, t},
+                         "attention's gradient");
+  });
+  for (const int own : {0, 1}) {
+    cuda::Matmul data = product(samples, t, d, t);
+    data.alpha = scale();
+    set_a(data, d_shares, t, own == 1);
+    set_b(data, part(qkv, samples, 1 - own), d, false);
+    set_c(data, part(d_qkv, samples, own), d);
+    queue_product(*context_, data, "attention's gradient");
+  }
+}
+
+const float* GpuAttention::part(const float* qkv, std::int64_t samples, int which) const noexcept {
+  const auto elements = static_cast<std::size_t>(which * samples * shape_.positions * shape_.width);
+  return reinterpret_cast<const float*>(reinterpret_cast<const std::byte*>(qkv) +
+                                        elements * context_->element_bytes());
+}
+
+}  // namespace paceline

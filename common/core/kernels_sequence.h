@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a transformer on a GPU needs besides kernels_transformer.h, cut so that a warp's lanes read
+// neighbouring elements (see kernels.h for what a functor and T are). Rows are positions of
+// sequences, one sequence after the other.
+#pragma once
+
+#include <cstdint>
+
+#include "common/core/kernels.h"
+#include "common/core/kernels_columns.h"
+
+namespace paceline::kernels {
+
+/// Tensors [sequences, positions, parts, heads, width] and [parts, sequences, heads, positions,
+/// width]: `parts` maps of every position (query, key and value), as a product leaves them and as
+/// the products of each head take them.
+struct HeadLayout {
+  std::int64_t sequences;
+  std::int64_t positions;
+  std::int64_t parts;
+  std::int64_t heads;
+  std::int64_t width;
+
+  [[nodiscard]] PACELINE_HD std::int64_t elements() const noexcept {
+    return sequences * positions * parts * heads * width;
+  }
+  /// Where element i of the first lies in the second.
+  [[nodiscard]] PACELINE_HD std::int64_t apart(std::int64_t i) const noexcept {
+    const std::int64_t column = i % width;
+    const std::int64_t head = i / width % heads;
+    const std::int64_t part = i / (width * heads) % parts;
+    const std::int64_t row = i / (width * heads * parts);
+    const std::int64_t sequence = row / positions;
+    const std::int64_t position = row % positions;
+    return (((part * sequences + sequence) * heads + head) * positions + position) * width + column;
+  }
+};
+
+/// together -> apart.
+template <typename T>
+struct SplitHeads {
+  const T* together;
+  T* apart;
+  HeadLayout layout;
+  PACELINE_HD void operator()(std::int64_t i) const { apart[layout.apart(i)] = together[i]; }
+};
+
+/// apart -> together.
+template <typename T>
+struct JoinHeads {
+  const T* apart;
+  T* together;
+  HeadLayout layout;
+  PACELINE_HD void operator()(std::int64_t i) const { together[i] = apart[layout.apart(i)]; }
+};
+
+/// The row's token, of `vocabulary`, which are stored as numbers.
+template <typename T>
+[[nodiscard]] PACELINE_HD std::int64_t token_of(const T* tokens, std::int64_t row,
+                                                std::int64_t vocabulary) {
+  const auto token = static_cast<std::int64_t>(static_cast<float>(tokens[row]));
+  return token < 0 ? 0 : (token < vocabulary ? token : vocabulary - 1);
+}
+
+/// Element i of y [rows, width]: y = token[x[row]] + position[row mod positions].
+template <typename T>
+struct EmbedTokens {
+  const T* x;
+  const float* token;     ///< [vocabulary, width]
+  const float* position;  ///< [positions, width]
+  T* y;
+  std::int64_t vocabulary;
+  std::int64_t positions;
+  std::int64_t width;
+
+  PACELINE_HD void operator()(std::int64_t i) const {
+    const std::int64_t row = i / width;
+    const std::int64_t column = i % width;
+    y[i] = static_cast<T>(token[token_of(x, row, vocabulary) * width + column] +
+                          position[row % positions * width + column]);
+  }
+};
+
+/// Row = (token, tile of kLaneColumns columns): d_token = head + Σ dy of the rows that have the
+/// token. Each element has one lane, which adds the rows in their order, so that no sum depends on
+/// who comes first.
+template <typename T>
+struct TokenGradient {
+  const T* x;
+  const T* dy;        ///< [rows, width]
+  const float* head;  ///< what else there is of the gradient, shaped like it
+  float* d_token;     ///< [vocabulary, width]
+  std::int64_t rows;
+  std::int64_t vocabulary;
+  std::int64_t width;
+
+  [[nodiscard]] PACELINE_HD std::int64_t tiles() const noexcept {
+    return (width + kLaneColumns - 1) / kLaneColumns;
+  }
+  template <typename Team>
+  PACELINE_HD void operator()(const Team& team, std::int64_t unit) const {
+    const std::int64_t token = unit / tiles();
+    const std::int64_t first = unit % tiles() * kLaneColumns;
+    const std::int64_t last = first + kLaneColumns < width ? first + kLaneColumns : width;
+    for (std::int64_t c = first + team.lane(); c < last; c += team.size()) {
+      double total = 0.0;
+      for (std::int64_t row = 0; row < rows; ++row) {
+        if (token_of(x, row, vocabulary) == token) {
+          total += static_cast<double>(static_cast<float>(dy[row * width + c]));
+        }
+      }
+      const std::int64_t at = token * width + c;
+      d_token[at] = static_cast<float>(static_cast<double>(head[at]) + total);
+    }
+  }
+};
+
+/// Element i of [positions, width]: Σ dy over the sequences, in their order.
+template <typename T>
+struct PositionGradient {
+  const T* dy;
+  float* d_position;
+  std::int64_t sequences;
+  std::int64_t elements;  ///< positions·width
+
+  PACELINE_HD void operator()(std::int64_t i) const {
+    double total = 0.0;
+    for (std::int64_t s = 0; s < sequences; ++s) {
+      total += static_cast<double>(static_cast<float>(dy[s * elements + i]));
+    }
+    d_position[i] = static_cast<float>(total);
+  }
+};
+
+/// Of every part of the rows and column, with x̂ = (x − mean)·inverse of the row's own statistics:
+/// sum_dy = Σ dy, sum_dy_x = Σ dy·x̂. One slab; NormParameterGradient adds the parts.
+template <typename T>
+struct RowNormColumnSums {
+  const T* x;
+  const T* dy;
+  const float* mean;  ///< [rows], as inverse
+  const float* inverse;
+  double* sum_dy;  ///< [part, column]
+  double* sum_dy_x;
+  ColumnParts cut;
+
+  template <typename Team>
+  PACELINE_HD void operator()(const Team& team, std::int64_t unit) const {
+    const ColumnRange range = cut.range(unit);
+    for (std::int64_t c = range.first + team.lane(); c < range.last; c += team.size()) {
+      double total = 0.0;
+      double total_x = 0.0;
+      for (std::int64_t row = range.begin; row < range.end; ++row) {
+        const std::int64_t at = row * cut.columns + c;
+        const auto d = static_cast<float>(dy[at]);
+        total += static_cast<double>(d);
+        total_x +=
+            static_cast<double>(d * ((static_cast<float>(x[at]) - mean[row]) * inverse[row]));
+      }
+      sum_dy[range.place * cut.columns + c] = total;
+      sum_dy_x[range.place * cut.columns + c] = total_x;
+    }
+  }
+};
+
+}  // namespace paceline::kernels

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <array>
+#include <atomic>
 #include <cstring>
 #include <fstream>
 #include <thread>
@@ -245,17 +245,21 @@ void NcclCommunicators::issue(Id comm, std::string_view what, Call call) {
 }
 
 NcclCommunicators::Id NcclCommunicators::split(int color, int key) {
+  constexpr std::string_view kWhat = "splitting the ranks";
+  void*& place = splits_.emplace_back(nullptr);  // written when NCCL is done, not by the call
+  issue(kWorld, kWhat,
+        [&](void* comm) { return api_.split(comm, color, key, &place, &options_.limits); });
+  void* made = std::atomic_ref<void*>(place).load();
+  if (made == nullptr) {
+    throw Error(fmt::format("rank {}: NCCL made no communicator by {}", rank_, kWhat));
+  }
   Id id = 0;
-  issue(kWorld, "splitting the ranks", [&](void* comm) {
-    void* made = nullptr;
-    const int status = api_.split(comm, color, key, &made, &options_.limits);
-    if (made != nullptr) {
-      id = comms_.size();
-      comms_.push_back(made);
-    }
-    return status;
-  });
-  settle(id, "splitting the ranks");
+  {
+    const std::scoped_lock lock(mutex_);
+    id = comms_.size();
+    comms_.push_back(made);
+  }
+  settle(id, kWhat);
   return id;
 }
 

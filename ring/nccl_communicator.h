@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <mutex>
 #include <string>
@@ -90,6 +91,7 @@ class NcclCommunicators {
   int rank_;
   int size_;
   bool orderly_ = true;
+  std::deque<void*> splits_;  ///< where NCCL writes their communicators
 
   std::mutex mutex_;  ///< of all NCCL calls, and of what follows
   std::vector<void*> comms_;

@@ -67,6 +67,7 @@ class NcclSynchronizer final : public Synchronizer {
     comms_.reset();
     if (gpu_ != nullptr && stream_) {  // nothing may run on memory that is freed
       static_cast<void>(gpu_->api().synchronize(stream_->native()));
+      static_cast<void>(gpu_->api().synchronize(gpu_->stream().native()));
     }
   }
 

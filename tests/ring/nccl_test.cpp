@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // sync=nccl on doubles of the CUDA module and of NCCL (threads as ranks, tests/support): the same
-// trajectory as sync=ring, the order of waits and calls, and an end with one line whatever fails.
+// trajectory as sync=ring in every shape, with every optimizer and format that it takes.
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <random>
 #include <string>
 #include <vector>
 
-#include "ring/nccl_backend.h"
+#include "common/base/half.h"
+#include "common/core/kernels_sync.h"
 #include "ring/ring_backend.h"
 #include "tests/ring/gpu_double.h"
 #include "tests/ring/ring_steps.h"
+#include "tests/support/checkpoint.h"
 
 namespace paceline {
 namespace {
@@ -19,20 +25,240 @@ using testing::conformance_cases;
 using testing::ConformanceCase;
 using testing::ConformanceOutcome;
 using testing::ConformanceWorker;
+using testing::known_gradient;
+using testing::known_initial;
+using testing::known_samples;
 using testing::nccl_on_double;
 using testing::run_backend;
 
-Config nccl_config() {
-  Config config;
-  config.sync = "nccl";
-  config.device = "cuda";
-  return config;
+ConformanceCase nccl_case(int world) {
+  ConformanceCase test;
+  test.config.sync = "nccl";
+  test.config.device = "cuda";
+  test.config.world = world;
+  test.config.comm.timeout = std::chrono::seconds(20);
+  test.buckets = {7, 0, 5000, 1, 64};
+  test.optimizer.momentum = 0.5F;
+  return test;
+}
+
+/// Uneven samples, none of rank 0's in step 1.
+StepReport uneven_step(ConformanceWorker& worker, const ConformanceCase& test, int t) {
+  const int world = test.config.world;
+  StepInfo info{t, test.lr, known_samples(worker.rank, t, world), 0};
+  for (int r = 0; r < world; ++r) {
+    info.global_samples += known_samples(r, t, world);
+  }
+  return testing::take_step(
+      worker, info, [&](std::size_t j) { return known_gradient(j, worker.rank, t); },
+      [](const Range&) {});
+}
+
+ConformanceOutcome uneven_steps(const Backend& backend, const ConformanceCase& test) {
+  ConformanceOutcome outcome = run_backend(backend, test, [&](ConformanceWorker& worker) {
+    for (int t = 0; t < test.steps; ++t) {
+      uneven_step(worker, test, t);
+    }
+    worker.synchronizer.quiesce();
+    return StepReport{};
+  });
+  expect_no_errors(outcome);
+  expect_equal_weights(outcome);
+  return outcome;
+}
+
+void expect_ring_trajectory(const ConformanceCase& test) {
+  const std::vector<float> on_gpu = uneven_steps(nccl_on_double(), test).weights[0];
+  const std::vector<float> on_cpu = uneven_steps(ring_backend(), test).weights[0];
+  for (std::size_t j = 0; j < on_cpu.size(); ++j) {
+    ASSERT_NEAR(on_gpu[j], on_cpu[j], 1e-6F * std::max(1.0F, std::abs(on_cpu[j]))) << j;
+  }
+}
+
+/// Of the suite's, but for the large ones beyond two ranks.
+void expect_conforming(const Config& config) {
+  for (const ConformanceCase& test : conformance_cases(config, 1, 4)) {
+    if (test.config.world <= 2 || BucketPlan(test.buckets).elements() < 100'000) {
+      check_backend(nccl_on_double(), test);
+    }
+  }
 }
 
 TEST(Nccl, Conforms) {
-  for (const ConformanceCase& test : conformance_cases(nccl_config(), 1, 4)) {
+  Config config;
+  config.sync = "nccl";
+  expect_conforming(config);
+}
+
+TEST(Nccl, ConformsShardedAndWithoutOverlap) {
+  Config config;
+  config.sync = "nccl";
+  config.nccl.sharded = true;
+  config.sync_options.overlap = false;
+  expect_conforming(config);
+}
+
+TEST(Nccl, ConformsByNodesEvenAndUneven) {
+  for (const int world : {3, 4, 6}) {
+    ConformanceCase test = nccl_case(world);
+    test.config.nccl.hierarchical = true;
+    test.config.topology.ranks_per_node = world == 6 ? 3 : 2;
     check_backend(nccl_on_double(), test);
   }
+}
+
+TEST(Nccl, FollowsRingWithAdamAndClipping) {
+  for (int world = 1; world <= 4; ++world) {
+    for (const bool sharded : {false, true}) {
+      ConformanceCase test = nccl_case(world);
+      test.config.nccl.sharded = sharded;
+      test.optimizer.kind = OptimizerKind::adam;
+      expect_ring_trajectory(test);
+      test.optimizer.clip_norm = 0.5F;
+      expect_ring_trajectory(test);
+      test.optimizer.skip_nonfinite = true;
+      expect_ring_trajectory(test);
+    }
+  }
+}
+
+TEST(Nccl, OneBadGradientLeavesTheWholeStepOutEverywhere) {
+  for (const bool sharded : {false, true}) {
+    ConformanceCase test = nccl_case(3);
+    test.config.nccl.sharded = sharded;
+    test.optimizer.skip_nonfinite = true;
+    const auto bad_in_step_1 = [](std::size_t j, int r, int t) {
+      return t == 1 && r == 2 && j == 5008 ? std::numeric_limits<float>::infinity()
+                                           : known_gradient(j, r, t);
+    };
+    std::atomic<int> skipped = 0;
+    const auto run = [&](auto gradient, const std::vector<int>& steps) {
+      return run_backend(nccl_on_double(), test, [&](ConformanceWorker& worker) {
+        for (const int t : steps) {
+          const StepReport report = testing::one_sample_step(worker, t, 3, gradient);
+          EXPECT_EQ(report.skipped, t == 2 && steps.size() == 3 ? 1 : 0) << "a step later";
+          skipped += report.skipped;
+        }
+        worker.synchronizer.quiesce();
+        return StepReport{};
+      });
+    };
+    const ConformanceOutcome with = run(bad_in_step_1, {0, 1, 2});
+    expect_no_errors(with);
+    EXPECT_EQ(skipped, 3);
+    EXPECT_EQ(with.weights, run(known_gradient, {0, 2}).weights);
+  }
+}
+
+/// Each rank's gradient is rounded once, their sum once more.
+template <typename Round>
+std::vector<float> rounded_twice(const ConformanceCase& test, float factor, Round round) {
+  std::vector<float> weights(BucketPlan(test.buckets).elements());
+  for (std::size_t j = 0; j < weights.size(); ++j) {
+    weights[j] = known_initial(j);
+    for (int t = 0; t < test.steps; ++t) {
+      float sum = 0.0F;
+      for (int r = 0; r < test.config.world; ++r) {
+        sum += round(known_gradient(j, r, t) / factor);
+      }
+      weights[j] -= 0.125F * round(sum) * factor / static_cast<float>(test.config.world);
+    }
+  }
+  return weights;
+}
+
+TEST(Nccl, GradientsTravelInSixteenBits) {
+  for (const bool sharded : {false, true}) {
+    for (const std::string wire : {"fp16", "bf16"}) {
+      ConformanceCase test = nccl_case(3);
+      test.config.nccl.sharded = sharded;
+      test.config.sync_options.wire = wire;
+      test.optimizer = {};
+      const ConformanceOutcome outcome =
+          testing::run_one_sample_steps(nccl_on_double(), test, known_gradient);
+      expect_no_errors(outcome);
+      expect_equal_weights(outcome);
+      const std::vector<float> expected =
+          wire == "fp16"
+              ? rounded_twice(test, 3.0F, [](float x) { return from_half(to_half(x)); })
+              : rounded_twice(test, 1.0F, [](float x) { return from_bfloat(to_bfloat(x)); });
+      for (std::size_t j = 0; j < expected.size(); ++j) {
+        ASSERT_NEAR(outcome.weights[0][j], expected[j], 2e-4) << wire << " " << j;
+      }
+    }
+  }
+}
+
+/// A step, its state kept; another step; a third with the kept state.
+std::vector<float> back_to_kept_state(const Backend& backend, const ConformanceCase& test) {
+  const auto outcome = run_backend(backend, test, [&](ConformanceWorker& worker) {
+    uneven_step(worker, test, 0);
+    worker.synchronizer.quiesce();
+    testing::Checkpoint checkpoint;
+    worker.synchronizer.save(checkpoint);
+    uneven_step(worker, test, 1);
+    worker.synchronizer.quiesce();
+    worker.synchronizer.load(checkpoint);
+    uneven_step(worker, test, 2);
+    worker.synchronizer.quiesce();
+    EXPECT_GT(worker.synchronizer.memory().optimizer, 0U);
+    return StepReport{};
+  });
+  expect_no_errors(outcome);
+  return outcome.weights.at(0);
+}
+
+TEST(Nccl, SavesAndLoadsTheOptimizersState) {
+  ConformanceCase test = nccl_case(3);
+  test.optimizer.kind = OptimizerKind::adam;
+  const std::vector<float> expected = back_to_kept_state(ring_backend(), test);
+  for (const bool sharded : {false, true}) {
+    test.config.nccl.sharded = sharded;
+    const std::vector<float> weights = back_to_kept_state(nccl_on_double(), test);
+    for (std::size_t j = 0; j < weights.size(); ++j) {
+      ASSERT_NEAR(weights[j], expected[j], 1e-6F) << j;
+    }
+  }
+}
+
+TEST(SyncKernels, SixteenBitsAreThoseOfTheCpu) {
+  for (std::uint32_t bits = 0; bits <= 0xFFFF; ++bits) {
+    const auto half = static_cast<std::uint16_t>(bits);
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(kernels::BfloatWire::decode(half)),
+              std::bit_cast<std::uint32_t>(from_bfloat(half)));
+    if (!std::isnan(from_half(half))) {
+      ASSERT_EQ(kernels::HalfWire::decode(half), from_half(half)) << bits;
+      ASSERT_EQ(kernels::HalfWire::encode(from_half(half)), half);
+    }
+  }
+  std::mt19937 random(1);
+  for (int i = 0; i < 200000; ++i) {
+    const auto value = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
+    if (!std::isnan(value)) {
+      ASSERT_EQ(kernels::HalfWire::encode(value), to_half(value)) << value;
+    }
+    ASSERT_EQ(kernels::BfloatWire::encode(value), to_bfloat(value)) << value;
+  }
+  for (const float value : {65504.0F, 65519.9F, 65520.0F, 6e-8F, 2.9e-8F, 3.0e-8F, -0.0F}) {
+    EXPECT_EQ(kernels::HalfWire::encode(value), to_half(value)) << value;
+  }
+}
+
+TEST(SyncKernels, NormOfManyBlocks) {
+  const std::int64_t n = 3 * kernels::kNormBlock + 5;
+  std::vector<float> values(static_cast<std::size_t>(n));
+  double expected = 0.0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = known_gradient(i, 0, 0);
+    expected += std::pow(static_cast<double>(values[i]) / 4, 2);
+  }
+  std::vector<double> partial(4);
+  kernels::for_rows(4, kernels::SquaresOfBlocks{values.data(), n, 0.25F, partial.data()});
+  float total = 0.0F;
+  kernels::for_rows(1, kernels::SumOfBlocks{partial.data(), 4, &total});
+  EXPECT_NEAR(total, expected, expected * 1e-6);
+  kernels::for_each(n, kernels::ClipByNorm{values.data(), &total, 1.0F});
+  EXPECT_NEAR(values[100], known_gradient(100, 0, 0) / std::sqrt(expected), 1e-6);
 }
 
 }  // namespace

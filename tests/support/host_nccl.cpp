@@ -2,6 +2,7 @@
 #include "tests/support/host_nccl.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -64,6 +65,8 @@ struct Split {
     int key;
     int rank;
     std::shared_ptr<Member> member;
+    std::shared_ptr<Member> parent;
+    void** made;
   };
   std::vector<Entry> entries;
 };
@@ -76,7 +79,7 @@ struct Clique {
 };
 
 struct Member {
-  std::shared_ptr<Clique> clique;  ///< null: a split that not all have called
+  std::shared_ptr<Clique> clique;
   int rank = 0;
   std::int64_t issued = 0;
   std::int64_t executed = 0;
@@ -85,9 +88,9 @@ struct Member {
   int state = cuda::kNcclSuccess;
   std::optional<NcclFault> fault;
 
-  [[nodiscard]] bool complete() const {
-    return clique != nullptr && clique->joined == clique->size;
-  }
+  int splitting = 0;  ///< splits that not all have called
+
+  [[nodiscard]] bool complete() const { return clique->joined == clique->size && splitting == 0; }
 };
 
 /// All state of the double, behind one mutex.
@@ -261,6 +264,9 @@ int issue(void* comm, void* stream, const Part& part, std::string_view what) {
 int open(const char* file, int* version) {
   const std::lock_guard lock(fabric().mutex);
   *version = fabric().version;
+  if (*version == 0) {
+    return cuda::kNoLibrary;
+  }
   return file != nullptr && *version >= cuda::kOldestNccl ? kSuccess : cuda::kNcclTooOld;
 }
 
@@ -304,6 +310,8 @@ void form(Split& callers) {
     entry.member->rank = clique->size++;
     clique->joined = clique->size;
     entry.member->clique = clique;
+    --entry.parent->splitting;
+    std::atomic_ref<void*>(*entry.made).store(new_handle(entry.member));
   }
 }
 
@@ -313,11 +321,11 @@ int split(void* comm, int color, int key, void** made, const NcclOptions* /*opti
   Split& callers = me->clique->splits[me->splits++];
   auto member = std::make_shared<Member>();
   member->fault = me->fault;
-  callers.entries.push_back({color, key, me->rank, member});
+  callers.entries.push_back({color, key, me->rank, std::move(member), me, made});
+  ++me->splitting;
   if (static_cast<int>(callers.entries.size()) == me->clique->size) {
     form(callers);
   }
-  *made = new_handle(std::move(member));
   return kSuccess;
 }
 

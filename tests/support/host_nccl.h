@@ -30,7 +30,7 @@ struct NcclFault {
 
 /// For all communicators made from here on.
 void set_nccl_fault(std::optional<NcclFault> fault);
-/// What open() says; by default 2.28.9.
+/// What open() finds, by default 22809 (2.28.9); 0: nothing.
 void set_nccl_version(int version);
 /// Communicators that were made and neither destroyed nor aborted.
 [[nodiscard]] int live_nccl_communicators();

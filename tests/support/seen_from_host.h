@@ -20,6 +20,11 @@ class SeenFromHost final : public Synchronizer {
  public:
   SeenFromHost(const CudaModule& module, int index, std::unique_ptr<Synchronizer> inner)
       : gpu_(module, {.index = index}), inner_(std::move(inner)) {}
+  /// Copies may be under way after an exception.
+  ~SeenFromHost() override {
+    inner_.reset();
+    gpu_.stream().synchronize();
+  }
 
   [[nodiscard]] Traits traits() const noexcept override { return inner_->traits(); }
   [[nodiscard]] MemoryUse memory() const noexcept override { return inner_->memory(); }

@@ -43,6 +43,9 @@ const char* error_text(int status) {
     return "a library of CUDA is missing";
   }
   const bool nccl = status >= kNcclStatus;
+  if (const char* words = nccl ? nccl_result_text(status - kNcclStatus) : nullptr) {
+    return words;
+  }
   const bool blas = status >= kBlasStatus;
   thread_local char text[64];
   std::snprintf(text, sizeof text, "status %d of %s", status % kDnnStatus,

@@ -8,4 +8,7 @@ namespace paceline::cuda {
 
 extern const NcclApi kNcclApi;
 
+/// NCCL's words for an ncclResult_t; null before it was opened.
+[[nodiscard]] const char* nccl_result_text(int result) noexcept;
+
 }  // namespace paceline::cuda

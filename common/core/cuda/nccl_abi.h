@@ -37,6 +37,7 @@ struct NcclApi {
   int (*open)(const char* file, int* version);
   int (*unique_id)(NcclId* id);
   int (*init)(void** comm, int world, const NcclId* id, int rank, const NcclOptions* options);
+  /// NCCL writes `made` once all have called; `comm` is in progress until then.
   int (*split)(void* comm, int color, int key, void** made, const NcclOptions* options);
   int (*async_error)(void* comm, int* state);  ///< state: an ncclResult_t
   const char* (*last_error)(void* comm);       ///< NCCL's own words; may be empty

@@ -9,6 +9,7 @@
 #include "common/config/validate.h"
 #include "common/core/cuda_module.h"
 #include "common/core/model_options.h"
+#include "experiments/compute.h"
 #include "experiments/labs/my_backend/my_backend.h"
 #include "ps/ps_backend.h"
 #include "ring/gossip.h"
@@ -37,10 +38,7 @@ Backend find_backend(std::string_view name) {
 namespace {
 
 std::string why_not_cuda() {
-  const CudaModule& module = cuda_module();
-  return module.usable() ? "layers do not compute on GPUs yet (this version has only the "
-                           "optimizers and some row kernels for them)"
-                         : module.reason();
+  return cuda_module().reason();
 }
 
 /// SyncBatchNorm waits for every rank in every layer.
@@ -84,9 +82,7 @@ void check_plain(const Config& config) {
   if (config.optimizer.name == "onebit_adam") refuse("optimizer.name = onebit_adam");
 }
 
-}  // namespace
-
-void validate_run(const Config& config) {
+void validate_with(const Config& config, std::string (*no_cuda)()) {
   std::vector<std::string_view> names;
   for (const Backend& backend : all_backends()) {
     names.push_back(backend.name);
@@ -95,8 +91,11 @@ void validate_run(const Config& config) {
                     [](std::string_view key, std::string_view text) {
                       static_cast<void>(parse_link(key, text));
                     },
-                    why_not_cuda});
+                    no_cuda});
   const Backend backend = find_backend(config.sync);
+  if (cuda_module().usable()) {
+    check_gpus(config, cuda_module());
+  }
   check_model_options(config);
   check_statistics(config, backend);
   check_async_rules(config);
@@ -111,6 +110,16 @@ void validate_run(const Config& config) {
         "server processes; allowed: auto, shm, tcp, or ps.placement=colocated",
         config.sync));
   }
+}
+
+}  // namespace
+
+void validate_run(const Config& config) {
+  validate_with(config, why_not_cuda);
+}
+
+void validate_elsewhere(const Config& config) {
+  validate_with(config, [] { return std::string(); });
 }
 
 int server_processes(const Config& config, const Backend& backend) {

@@ -19,6 +19,9 @@ namespace paceline {
 /// and the backend's own rules. Throws ConfigError.
 void validate_run(const Config& config);
 
+/// The same for a run on another machine: device=cuda is taken without a GPU here.
+void validate_elsewhere(const Config& config);
+
 /// Server processes that the run needs besides its workers.
 [[nodiscard]] int server_processes(const Config& config, const Backend& backend);
 

@@ -14,6 +14,7 @@ using Action = std::function<int()>;
 void add_train_command(CLI::App& program, Action& action);
 void add_compare_command(CLI::App& program, Action& action);
 void add_tune_command(CLI::App& program, Action& action);
+void add_memory_command(CLI::App& program, Action& action);
 void add_bench_command(CLI::App& program, Action& action);
 void add_doctor_command(CLI::App& program, Action& action);
 void add_keys_command(CLI::App& program, Action& action);

@@ -27,98 +27,28 @@ std::string gpu_text(const Machine& machine) {
   return fmt::format("{}", fmt::join(machine.gpus, "; "));
 }
 
-void add_core_words(const DoctorReport& report, std::vector<std::string>& words) {
-  const Machine& machine = report.machine;
-  const int cores = effective_cores(machine);
-  if (cores == 1) {
-    words.emplace_back(
-        "One worker fits: there is one core. More workers take turns on it, so real speed-ups "
-        "cannot "
-        "show; set compute.emulate to let workers mostly wait, as GPU ranks do.");
-  } else {
-    words.push_back(fmt::format(
-        "Up to {0} workers fit, one per core. With more than {0} they share cores and the speeds "
-        "are "
-        "this machine's, not the backend's, unless compute.emulate makes them mostly wait; a run "
-        "that could not keep the emulated pace is marked host-bound.",
-        cores));
-    words.push_back(
-        fmt::format("Servers (sync=ps, asgd) and helper threads need time of the same cores: {} "
-                    "workers and one "
-                    "server are one process more than there are cores.",
-                    cores));
-  }
-  if (machine.cpu_quota && *machine.cpu_quota < machine.cores_usable) {
-    words.push_back(
-        fmt::format("The cgroup allows {:.2g} cores' worth of time although {} cores are visible: "
-                    "workers beyond "
-                    "that are stopped for part of every period, which shows as waiting.",
-                    *machine.cpu_quota, machine.cores_usable));
-  }
-  if (machine.cores_usable < machine.cores_online) {
-    words.push_back(fmt::format("This process may use {} of {} cores (affinity).",
-                                machine.cores_usable, machine.cores_online));
-  }
-}
-
-void add_memory_words(const DoctorReport& report, std::vector<std::string>& words) {
-  const Machine& machine = report.machine;
-  if (machine.memory_limit_bytes) {
-    words.push_back(fmt::format("All processes together may use {} of memory (cgroup), not {}.",
-                                gibibytes(*machine.memory_limit_bytes),
-                                gibibytes(machine.memory_bytes)));
-  }
-  if (machine.huge_pages == "never") {
-    words.emplace_back(
-        "Transparent huge pages are off, so the first touch of large buffers is slow; it happens "
-        "before the first timed step.");
-  }
-  constexpr std::int64_t kSmallShm = std::int64_t{1} << 30;
-  if (!machine.dev_shm_bytes || *machine.dev_shm_bytes < kSmallShm) {
-    words.emplace_back(
-        "/dev/shm is missing or small. paceline does not need it (its segments have no name), but "
-        "NCCL, Open MPI and PyTorch's loaders do.");
-  }
-}
-
-void add_network_words(const DoctorReport& report, std::vector<std::string>& words) {
-  const LoopbackSpeed& loopback = report.ipv4;
-  if (!loopback.error.empty()) {
-    words.push_back(
-        fmt::format("TCP over 127.0.0.1 does not work here ({}): runs over several "
-                    "processes cannot start.",
-                    loopback.error));
-    return;
-  }
-  // Two ranks: each sends 2(N-1)/N = 1 times the gradient; a ring cannot be faster than one way.
-  constexpr double kGradient = 100e6;
-  words.push_back(fmt::format(
-      "Between two ranks an allreduce of 100 MB of gradients takes at least {:.0f} ms over "
-      "loopback "
-      "TCP. An emulated link (link.inter) above {:.0f} Gbit/s cannot be kept by one flow here.",
-      kGradient / loopback.bytes_per_second * 1e3, loopback.bytes_per_second * 8.0 / 1e9));
-  if (!report.ipv6) words.emplace_back("There is no IPv6 loopback (::1): use comm.host=127.0.0.1.");
-}
-
-void add_gpu_words(const DoctorReport& report, std::vector<std::string>& words) {
-  if (report.machine.gpus.empty()) {
-    words.emplace_back("There is no usable GPU: all layers run on the CPU (device=cpu).");
-  } else {
-    words.emplace_back(
-        "There is a GPU, but layers do not compute on GPUs yet: all run on the CPU (device=cpu).");
-  }
-  if (report.build.find("Release") == std::string::npos) {
-    words.push_back(
-        fmt::format("This program was built as {}: its speeds mean little.", report.build));
-  }
-  for (const VariableNote& note : report.variables) {
-    if (!note.warning.empty())
-      words.push_back(fmt::format("{}={}: {}.", note.name, note.value, note.warning));
-  }
-}
-
 void append_row(std::string& out, std::string_view name, std::string_view value) {
   fmt::format_to(std::back_inserter(out), "  {:<16}{}\n", name, value);
+}
+
+void append_rows(std::string& out, std::string_view name, const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) {
+    append_row(out, &line == &lines.front() ? name : "", line);
+  }
+}
+
+template <typename Device>
+std::vector<std::string> lines_of(const std::vector<Device>& devices, std::string_view none) {
+  std::vector<std::string> lines;
+  for (const Device& device : devices) lines.push_back(describe(device));
+  if (lines.empty()) lines.emplace_back(none);
+  return lines;
+}
+
+void append_network(std::string& out, const NetworkDevices& network) {
+  append_rows(out, "network cards", lines_of(network.cards, "none"));
+  append_rows(out, "RDMA", lines_of(network.ports, "no InfiniBand or RoCE device"));
+  append_row(out, "GPUDirect RDMA", describe(network.gpu_direct));
 }
 
 void append_machine(std::string& out, const DoctorReport& report) {
@@ -139,7 +69,9 @@ void append_machine(std::string& out, const DoctorReport& report) {
   append_row(out, "/dev/shm",
              machine.dev_shm_bytes ? gibibytes(*machine.dev_shm_bytes) : "missing");
   append_row(out, "GPU", gpu_text(machine));
+  append_rows(out, "GPU links", describe(report.gpus));
   append_row(out, "GPU driver", machine.driver.empty() ? "none" : machine.driver);
+  append_network(out, report.network);
   append_row(out, "kernel", report.environment.kernel);
 }
 
@@ -150,6 +82,9 @@ void append_program(std::string& out, const DoctorReport& report) {
   append_row(out, "build", report.build);
   append_row(out, "CUDA module", report.machine.cuda_module);
   for (const auto& [name, version] : report.environment.libraries) append_row(out, name, version);
+  for (const auto& [name, file] : report.machine.cuda_libraries) {
+    append_row(out, name + " from", file);
+  }
 }
 
 nlohmann::ordered_json loopback_json(const LoopbackSpeed& speed) {
@@ -163,27 +98,62 @@ nlohmann::ordered_json or_null(const std::optional<T>& value) {
   return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
 }
 
+nlohmann::ordered_json gpus_json(const GpuTopology& topology) {
+  nlohmann::ordered_json json{{"problem", topology.problem}, {"driver", topology.driver}};
+  json["gpus"] = nlohmann::ordered_json::array();
+  for (const GpuCard& card : topology.cards) {
+    json["gpus"].push_back({{"name", card.name},
+                            {"bus_id", card.bus_id},
+                            {"memory_bytes", card.memory_bytes},
+                            {"free_bytes", card.free_bytes},
+                            {"numa_node", or_null(card.numa_node)},
+                            {"nvlinks", card.links},
+                            {"active_nvlinks", card.active_links}});
+  }
+  json["between"] = topology.between;
+  return json;
+}
+
+nlohmann::ordered_json network_json(const NetworkDevices& network) {
+  nlohmann::ordered_json json;
+  json["cards"] = nlohmann::ordered_json::array();
+  for (const NetworkCard& card : network.cards) {
+    json["cards"].push_back({{"name", card.name},
+                             {"driver", card.driver},
+                             {"state", card.state},
+                             {"mbit_per_s", or_null(card.mbit_per_s)},
+                             {"numa_node", or_null(card.numa_node)}});
+  }
+  json["rdma"] = nlohmann::ordered_json::array();
+  for (const RdmaPort& port : network.ports) {
+    json["rdma"].push_back({{"device", port.device},
+                            {"port", port.port},
+                            {"link", port.link},
+                            {"state", port.state},
+                            {"rate", port.rate},
+                            {"numa_node", or_null(port.numa_node)}});
+  }
+  json["gpu_direct"] = {{"peer_memory_module", network.gpu_direct.peer_memory_module},
+                        {"kernel_dma_buf", network.gpu_direct.kernel_dma_buf},
+                        {"open_driver", or_null(network.gpu_direct.open_driver)},
+                        {"possible", network.gpu_direct.possible()}};
+  return json;
+}
+
 }  // namespace
 
 DoctorReport examine() {
   DoctorReport report;
   report.machine = inspect_machine();
   report.environment = read_environment(library_versions());
+  report.network = find_network_devices();
+  report.gpus = find_gpus();
   report.build = PACELINE_BUILD;
   report.variables = explain_variables(report.environment.variables);
   report.ipv4 = measure_loopback(false);
   if (report.machine.ipv6_loopback) report.ipv6 = measure_loopback(true);
   report.memcpy_bytes_per_second = measure_memcpy();
   return report;
-}
-
-std::vector<std::string> plain_words(const DoctorReport& report) {
-  std::vector<std::string> words;
-  add_core_words(report, words);
-  add_memory_words(report, words);
-  add_network_words(report, words);
-  add_gpu_words(report, words);
-  return words;
 }
 
 std::string doctor_text(const DoctorReport& report) {
@@ -225,6 +195,9 @@ std::string doctor_json(const DoctorReport& report) {
       machine.gpu.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(machine.gpu);
   json["gpu_driver"] = machine.driver;
   json["cuda_module"] = machine.cuda_module;
+  json["cuda_libraries"] = machine.cuda_libraries;
+  json["gpu_links"] = gpus_json(report.gpus);
+  json["network"] = network_json(report.network);
   json["loopback"] = {
       {"ipv4", loopback_json(report.ipv4)},
       {"ipv6", report.ipv6 ? loopback_json(*report.ipv6) : nlohmann::ordered_json(nullptr)}};

@@ -11,6 +11,8 @@
 #include "common/observe/environment.h"
 #include "experiments/host_speed.h"
 #include "experiments/machine.h"
+#include "experiments/network_devices.h"
+#include "experiments/nvml.h"
 #include "experiments/variable_notes.h"
 
 namespace paceline {
@@ -18,6 +20,8 @@ namespace paceline {
 struct DoctorReport {
   Machine machine;
   Environment environment;
+  NetworkDevices network;
+  GpuTopology gpus;   ///< and the links between them
   std::string build;  ///< build type and flags of this program
   std::vector<VariableNote> variables;
   LoopbackSpeed ipv4;

@@ -21,6 +21,7 @@
 #include <sstream>
 
 #include "common/config/value_text.h"
+#include "common/core/cuda_libraries.h"
 #include "common/core/cuda_module.h"
 #include "common/observe/environment.h"
 
@@ -161,7 +162,7 @@ std::string driver_version() {
 }
 
 std::string nccl_version() {
-  const Library nccl(dlopen("libnccl.so.2", RTLD_LAZY | RTLD_LOCAL));
+  const Library nccl(dlopen(CudaLibraries().nccl().c_str(), RTLD_LAZY | RTLD_LOCAL));
   if (!nccl) return "not found";
   const auto get = symbol<int(int*)>(nccl, "ncclGetVersion");
   int version = 0;
@@ -230,7 +231,16 @@ Machine inspect_machine() {
   machine.gpu = ask_cuda_driver(machine);
   machine.driver = driver_version();
   machine.cuda_module = cuda_module().description();
+  const CudaLibraries libraries;
+  machine.cuda_libraries = {
+      {"cuBLASLt", libraries.blas()}, {"cuDNN", libraries.dnn()}, {"NCCL", libraries.nccl()}};
   return machine;
+}
+
+HostMemory host_memory() {
+  const std::int64_t physical = meminfo("MemTotal");
+  const auto limit = read_memory_limit(whole_file("/proc/self/cgroup"), physical);
+  return {limit.value_or(physical), limit.has_value()};
 }
 
 int effective_cores(const Machine& machine) {

@@ -41,16 +41,25 @@ struct Machine {
   std::vector<std::string> gpus;  ///< one entry per GPU
   std::string driver;             ///< its version, empty without
   std::string cuda_module;        ///< what this program's CUDA module can use, or why not
+  /// What would be opened for cuBLASLt, cuDNN and NCCL: a file, or a name that the loader knows.
+  std::map<std::string, std::string> cuda_libraries;
 };
 
 [[nodiscard]] Machine inspect_machine();
+
+/// Bytes that processes may use, and what says so.
+struct HostMemory {
+  std::int64_t bytes = 0;
+  bool cgroup = false;  ///< a cgroup's limit, below what the machine has
+};
+[[nodiscard]] HostMemory host_memory();
 
 /// Cores that can compute at once: affinity, or the cgroup's quota rounded down where that is less;
 /// at least 1.
 [[nodiscard]] int effective_cores(const Machine& machine);
 
 /// Versions of the libraries in use, by name ("oneDNN", "ZeroMQ", "Boost", "NCCL", ...); NCCL is
-/// opened to ask it and reads "not found" where there is none.
+/// opened (the file that runs would open) to ask it and reads "not found" where there is none.
 [[nodiscard]] std::map<std::string, std::string> library_versions();
 
 }  // namespace paceline

@@ -17,6 +17,7 @@ Examples:
   paceline train --sync=ring --world=4 model=mlp           one run, four ranks
   paceline train --sync=ps --world=4 ps.servers=2          the same with two servers
   paceline tune --world=4 link.inter=1gbit,50us            tries what makes it faster; the flags to copy
+  paceline memory --model=resnet50 --optimizer=adam        what a rank will hold, and whether it fits
   paceline bench allreduce --transport=shm --world=2       nccl-tests' table
   paceline doctor                                          what limits runs on this machine
   paceline keys                                            all configuration keys
@@ -49,6 +50,7 @@ int main(int argc, char** argv) {
   paceline::add_train_command(program, action);
   paceline::add_compare_command(program, action);
   paceline::add_tune_command(program, action);
+  paceline::add_memory_command(program, action);
   paceline::add_bench_command(program, action);
   paceline::add_doctor_command(program, action);
   paceline::add_keys_command(program, action);

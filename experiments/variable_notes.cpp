@@ -7,12 +7,13 @@
 #include <array>
 
 #include "common/config/schema.h"
+#include "experiments/nccl_names.h"
 
 namespace paceline {
 namespace {
 
 /// When a variable deserves its warning.
-enum class Warn : unsigned char { never, when_on, always };
+enum class Warn : unsigned char { never, when_on, when_off, always };
 
 struct Known {
   std::string_view name;
@@ -23,6 +24,9 @@ struct Known {
 
 constexpr std::string_view kPinned =
     "this overrides what NCCL's tuner would choose for each size and topology: for tests only";
+
+constexpr std::string_view kTakesFromCompute =
+    "more blocks take multiprocessors from compute, too few cannot fill the links: for tests only";
 
 constexpr std::string_view kAllOnOneCore =
     "every worker is a program of its own and starts at the first place: several workers may end "
@@ -49,7 +53,10 @@ constexpr std::array kKnown{
     Known{"NCCL_PROTO", "which protocols NCCL may use (LL, LL128, Simple)", Warn::always,
           "this overrides what NCCL's tuner would choose for each size; forcing LL128 where it is "
           "not safe can corrupt data: for tests only"},
-    Known{"NCCL_DEBUG", "how much NCCL prints: VERSION, WARN, INFO or TRACE"},
+    Known{
+        "NCCL_DEBUG",
+        "how much NCCL prints: VERSION, WARN, INFO or TRACE; INFO names the network, the links and "
+        "the channels that it chose"},
     Known{"NCCL_DEBUG_SUBSYS", "which parts NCCL_DEBUG=INFO prints about"},
     Known{"NCCL_DEBUG_FILE", "the file that NCCL_DEBUG's lines go to"},
     Known{"NCCL_SOCKET_IFNAME",
@@ -75,25 +82,34 @@ constexpr std::array kKnown{
           "always"},
     Known{"NCCL_SHM_DISABLE", "1 turns shared memory between GPUs of a node off", Warn::when_on,
           "without peer-to-peer copies traffic within the node then uses the network"},
-    Known{"NCCL_NET", "the network module: IB, Socket or a plugin's"},
+    Known{"NCCL_NET", "the network module: IB, Socket or a plugin's", Warn::always,
+          "Socket leaves InfiniBand and RoCE unused, as NCCL_IB_DISABLE=1 does"},
     Known{"NCCL_NET_PLUGIN", "the network plugin to load (none: no plugin)"},
     Known{"NCCL_TUNER_PLUGIN", "the tuner plugin to load; it chooses algorithm and protocol"},
-    Known{"NCCL_BUFFSIZE", "bytes of the buffer between a pair of GPUs"},
-    Known{"NCCL_NTHREADS", "CUDA threads per block"},
+    Known{
+        "NCCL_BUFFSIZE", "bytes of the buffer between a pair of GPUs (4 MiB unless set)",
+        Warn::always,
+        "larger ones take GPU memory for every pair and channel, smaller ones bandwidth: for tests "
+        "only"},
+    Known{"NCCL_NTHREADS", "CUDA threads per block (64, 128, 256 or 512)", Warn::always,
+          "for tests only: NCCL chooses by GPU and protocol"},
     Known{"NCCL_MIN_NCHANNELS", "least channels, so CUDA blocks, per operation", Warn::always,
           "more channels take multiprocessors from compute"},
     Known{"NCCL_MAX_NCHANNELS", "most channels, so CUDA blocks, per operation", Warn::always,
           "too few channels cannot fill the links"},
-    Known{"NCCL_MIN_CTAS", "least CUDA blocks per operation"},
-    Known{"NCCL_MAX_CTAS", "most CUDA blocks per operation"},
+    Known{"NCCL_MIN_CTAS", "least CUDA blocks per operation", Warn::always, kTakesFromCompute},
+    Known{"NCCL_MAX_CTAS", "most CUDA blocks per operation", Warn::always, kTakesFromCompute},
     Known{"NCCL_CROSS_NIC", "whether rings and trees may use different cards on different nodes"},
     Known{"NCCL_TOPO_FILE", "an XML file with the topology", Warn::always,
           "one that does not fit this machine gives bad rings"},
     Known{"NCCL_TOPO_DUMP_FILE", "where NCCL writes the topology that it found"},
     Known{"NCCL_GRAPH_FILE", "an XML file with the rings and trees to use", Warn::always, kPinned},
-    Known{"NCCL_NVLS_ENABLE", "NVLink SHARP: sums in the NVSwitch"},
+    Known{"NCCL_NVLS_ENABLE", "NVLink SHARP: sums in the NVSwitch", Warn::when_off,
+          "sums then run on the GPUs alone, slower where there is an NVSwitch"},
     Known{"NCCL_COLLNET_ENABLE", "sums in the network (a plugin such as SHARP)"},
-    Known{"NCCL_DMABUF_ENABLE", "register GPU memory by dma-buf for GPUDirect RDMA"},
+    Known{"NCCL_DMABUF_ENABLE", "register GPU memory by dma-buf for GPUDirect RDMA", Warn::when_off,
+          "without the module nvidia_peermem, network cards then reach GPU memory only through the "
+          "host"},
     Known{"NCCL_CUMEM_ENABLE", "allocate through CUDA's virtual memory interface"},
     Known{"NCCL_IGNORE_CPU_AFFINITY", "ignore the affinity that the job was given", Warn::when_on,
           "NCCL's threads then leave the cores that the scheduler assigned"},
@@ -142,6 +158,8 @@ bool applies(Warn when, std::string_view value) {
       return false;
     case Warn::when_on:
       return !value.empty() && value != "0";
+    case Warn::when_off:
+      return value == "0";
     case Warn::always:
       return true;
   }
@@ -153,6 +171,7 @@ std::string unknown_warning(std::string_view name) {
   for (const Known& known : kKnown) {
     if (known.name.starts_with("NCCL_")) names.push_back(known.name);
   }
+  names.insert(names.end(), kOtherNcclNames.begin(), kOtherNcclNames.end());
   const std::string near = nearest_name(name, names);
   return near.empty()
              ? std::string("NCCL ignores names that it does not know")
@@ -164,8 +183,13 @@ std::string unknown_warning(std::string_view name) {
 VariableNote explain_variable(std::string_view name, std::string_view value) {
   const auto* const known = std::ranges::find(kKnown, name, &Known::name);
   VariableNote note{std::string(name), std::string(value), {}, {}};
+  if (std::ranges::find(kOtherNcclNames, name) != kOtherNcclNames.end()) {
+    note.meaning = "a setting of NCCL 2.28 for tuning and tests; NVIDIA's manual explains it";
+    return note;
+  }
   if (known == kKnown.end()) {
-    note.meaning = "not a variable that this program knows";
+    note.meaning = name.starts_with("NCCL_") ? "unknown to NCCL 2.28"
+                                             : "not a variable that this program knows";
     if (name.starts_with("NCCL_")) note.warning = unknown_warning(name);
     return note;
   }

@@ -26,8 +26,12 @@ std::size_t moments(const OptimizerSpec& spec) {
 
 }  // namespace
 
+std::size_t optimizer_state_bytes(const OptimizerSpec& spec, std::size_t elements) {
+  return moments(spec) * elements * sizeof(float);
+}
+
 Optimizer::Optimizer(const OptimizerSpec& spec, std::size_t elements)
-    : spec_(spec), elements_(elements), state_(moments(spec) * elements * sizeof(float)) {}
+    : spec_(spec), elements_(elements), state_(optimizer_state_bytes(spec, elements)) {}
 
 void Optimizer::check(std::size_t begin, std::size_t count, std::size_t in, std::size_t out) const {
   if (begin > elements_ || count > elements_ - begin || in != count || out != count) {

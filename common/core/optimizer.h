@@ -14,6 +14,9 @@
 
 namespace paceline {
 
+/// Bytes of state that such an Optimizer holds.
+[[nodiscard]] std::size_t optimizer_state_bytes(const OptimizerSpec& spec, std::size_t elements);
+
 /// Rules that need norms of whole tensors or of the whole gradient go through ArenaOptimizer.
 /// State (momentum, or Adam's two moments) for `elements` weights, zero at first. Not thread-safe;
 /// disjoint ranges may be applied from different threads.

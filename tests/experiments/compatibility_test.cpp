@@ -10,6 +10,7 @@
 #include <ostream>
 
 #include "experiments/backends.h"
+#include "experiments/memory_backends.h"
 #include "experiments/techniques.h"
 #include "tests/support/thread_job.h"
 
@@ -48,6 +49,23 @@ bool sets(const Technique& technique, std::initializer_list<std::string_view> pr
   });
 }
 
+/// `paceline memory` against what rank 0 counted.
+void expect_planned(const Config& config, const Dataset& data, const ThreadJobResult& result) {
+  const auto model =
+      make_model(config.model, data.shape(), data.classes(), model_options(config, 0, nullptr));
+  const PlannedUse plan =
+      plan_backend(config, find_backend(config.sync), make_bucket_plan(*model, config),
+                   make_optimizer_spec(config.optimizer));
+  const PlannedServer server =
+      plan.server_in_worker ? plan.server.value_or(PlannedServer{}) : PlannedServer{};
+  EXPECT_EQ(result.memory.weights, plan.worker.weights + server.weights);
+  EXPECT_EQ(result.memory.gradients, plan.worker.gradients);
+  EXPECT_EQ(result.memory.optimizer, plan.worker.optimizer + server.optimizer);
+  EXPECT_EQ(result.memory.residual, plan.worker.residual);
+  EXPECT_GE(result.memory.staging, plan.worker.staging);
+  EXPECT_LE(result.memory.staging, plan.worker.staging + server.versions);
+}
+
 class Compatibility : public ::testing::TestWithParam<BackendVariant> {
  protected:
   ThreadJobResult expect_trains(const Config& config) {
@@ -56,6 +74,7 @@ class Compatibility : public ::testing::TestWithParam<BackendVariant> {
     EXPECT_GE(result.outcome.steps, 4);
     EXPECT_GE(result.outcome.samples, config.train.samples);
     EXPECT_TRUE(std::isfinite(result.outcome.final_loss));
+    expect_planned(config, *train_, result);
     for (const auto& weights : result.weights) {
       EXPECT_EQ(weights, result.weights[0]) << "ranks hold different weights";
       for (const float w : weights) {

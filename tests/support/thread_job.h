@@ -4,6 +4,8 @@
 #pragma once
 
 #include <exception>
+#include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -19,6 +21,8 @@ struct ThreadJobResult {
   std::vector<double> losses;               ///< rank 0's mean loss of every step
   std::vector<std::vector<float>> weights;  ///< final, by rank
   TrainOutcome outcome;                     ///< rank 0's
+  MemoryUse memory;                         ///< rank 0's, after training
+  std::size_t activation_bytes = 0;         ///< likewise, without Model::unplanned_bytes()
 };
 
 /// Keeps losses, nothing else.
@@ -33,9 +37,28 @@ class LossRecorder final : public TrainObserver {
   std::vector<double> losses;
 };
 
+/// What a rank computes with: the CPU, unless a test says otherwise.
+struct RankParts {
+  std::function<std::unique_ptr<Device>(const WorkerContext&)> device = [](const WorkerContext&) {
+    return std::make_unique<Device>();
+  };
+  std::function<std::unique_ptr<Model>(Device&, const WorkerContext&, const Dataset&,
+                                       StatisticsReducer*)>
+      model = [](Device&, const WorkerContext& context, const Dataset& data,
+                 StatisticsReducer* reducer) {
+        return make_model(context.config.model, data.shape(), data.classes(),
+                          model_options(context.config, context.rank, reducer));
+      };
+  std::function<std::unique_ptr<Synchronizer>(const Device&, const Backend&, const WorkerContext&)>
+      synchronizer = [](const Device&, const Backend& backend, const WorkerContext& context) {
+        return backend.make(context);
+      };
+};
+
 /// Trains `config` under `backend`. Rethrows the first error of any thread.
 inline ThreadJobResult run_thread_job(const Config& config, const Backend& backend,
-                                      const Dataset& train_set, const Dataset& test_set) {
+                                      const Dataset& train_set, const Dataset& test_set,
+                                      const RankParts& parts = {}) {
   const int servers = backend.servers != nullptr ? backend.servers(config) : 0;
   const Topology topology(config.world, config.topology.ranks_per_node, servers);
   AbortToken abort;
@@ -57,21 +80,24 @@ inline ThreadJobResult run_thread_job(const Config& config, const Backend& backe
   };
   const auto train_rank = [&](int rank) {
     const auto index = static_cast<std::size_t>(rank);
+    const WorkerContext context{rank,    config, topology, *workers[index], *everyone[index],
+                                nullptr, abort};
     CommunicatorReducer reducer(*workers[index]);
-    const auto model = make_model(config.model, train_set.shape(), train_set.classes(),
-                                  model_options(config, rank, &reducer));
-    auto synchronizer =
-        backend.make({rank, config, topology, *workers[index], *everyone[index], nullptr, abort});
+    const auto device = parts.device(context);
+    const auto model = parts.model(*device, context, train_set, &reducer);
+    auto synchronizer = parts.synchronizer(*device, backend, context);
     LossRecorder recorder;
-    Device device;
     ReplicaView view;
-    const TrainOutcome outcome = train({config, device, *model, train_set, test_set, *synchronizer,
+    const TrainOutcome outcome = train({config, *device, *model, train_set, test_set, *synchronizer,
                                         *workers[index], abort, recorder},
                                        view);
-    result.weights[index].assign(view.weights.begin(), view.weights.end());
+    result.weights[index].resize(view.weights.size());
+    device->download(view.weights, result.weights[index]);
     if (rank == 0) {
       result.losses = recorder.losses;
       result.outcome = outcome;
+      result.memory = synchronizer->memory();
+      result.activation_bytes = model->activation_bytes() - model->unplanned_bytes();
     }
     synchronizer.reset();  // servers serve until all workers are done
   };

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each backend's Synchronizer::memory() will count, said without one.
+#pragma once
+
+#include <optional>
+
+#include "common/sync/backend.h"
+
+namespace paceline {
+
+/// Of the server that holds most.
+struct PlannedServer {
+  std::size_t weights = 0;
+  std::size_t optimizer = 0;
+  std::size_t versions = 0;  ///< at most: weights that answers still carry or workers compute on
+  std::size_t pushes = 0;    ///< at most: gradients that wait for those of the other workers
+  [[nodiscard]] std::size_t total() const noexcept {
+    return weights + optimizer + versions + pushes;
+  }
+};
+
+struct PlannedUse {
+  MemoryUse worker;                     ///< rank 0's, of which none is smaller
+  std::optional<PlannedServer> server;  ///< where weights live on servers
+  bool server_in_worker = false;        ///< `worker` includes it: it is a thread of the rank
+  bool shared_weights = false;          ///< `worker.weights` are those of all ranks
+};
+
+/// Of a validated configuration. A backend that this does not know counts as one whose ranks hold
+/// all weights, gradients and optimizer state and stage nothing.
+[[nodiscard]] PlannedUse plan_backend(const Config& config, const Backend& backend,
+                                      const BucketPlan& plan, const OptimizerSpec& spec);
+
+}  // namespace paceline

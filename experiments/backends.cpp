@@ -9,7 +9,6 @@
 #include "common/config/validate.h"
 #include "common/core/cuda_module.h"
 #include "common/core/model_options.h"
-#include "experiments/compute.h"
 #include "experiments/labs/my_backend/my_backend.h"
 #include "ps/ps_backend.h"
 #include "ring/gossip.h"
@@ -38,7 +37,8 @@ Backend find_backend(std::string_view name) {
 namespace {
 
 std::string why_not_cuda() {
-  return cuda_module().reason();
+  const CudaModule& module = cuda_module();
+  return module.usable() ? "layers do not compute on GPUs yet" : module.reason();
 }
 
 /// SyncBatchNorm waits for every rank in every layer.
@@ -93,9 +93,6 @@ void validate_with(const Config& config, std::string (*no_cuda)()) {
                     },
                     no_cuda});
   const Backend backend = find_backend(config.sync);
-  if (cuda_module().usable()) {
-    check_gpus(config, cuda_module());
-  }
   check_model_options(config);
   check_statistics(config, backend);
   check_async_rules(config);

@@ -9,14 +9,6 @@ namespace paceline {
 
 namespace {
 
-constexpr std::size_t kLabelAlignment = 256;
-
-/// Bytes of the inputs up to where the labels begin.
-std::size_t label_offset(const Batch& batch, std::size_t element_bytes) {
-  const std::size_t bytes = batch.inputs.size() * element_bytes;
-  return (bytes + kLabelAlignment - 1) / kLabelAlignment * kLabelAlignment;
-}
-
 void store_inputs(std::span<const float> inputs, Precision format, const Buffer& to) {
   if (format == Precision::fp32) {
     std::memcpy(to.data(), inputs.data(), inputs.size_bytes());
@@ -40,6 +32,12 @@ BatchUpload::~BatchUpload() {
   context_->gpu().stream().synchronize();
 }
 
+std::size_t BatchUpload::label_offset(std::size_t inputs) const noexcept {
+  constexpr std::size_t kAlignment = 256;
+  const std::size_t bytes = inputs * context_->element_bytes();
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
 void BatchUpload::reserve(Slot& slot, std::size_t bytes) {
   if (bytes <= slot.host.size()) {
     return;
@@ -55,7 +53,7 @@ void BatchUpload::reserve(Slot& slot, std::size_t bytes) {
 BatchUpload::OnDevice BatchUpload::put(const Batch& batch) {
   current_ = 1 - current_;
   Slot& slot = *slots_[current_];
-  const std::size_t offset = label_offset(batch, context_->element_bytes());
+  const std::size_t offset = label_offset(batch.inputs.size());
   const std::size_t bytes = offset + batch.labels.size_bytes();
   if (bytes > 0) {
     reserve(slot, bytes);

@@ -32,6 +32,10 @@ class BatchUpload {
   void release();
 
   [[nodiscard]] std::size_t device_bytes() const noexcept;
+  /// Of the GPU's memory for each of two batches.
+  [[nodiscard]] std::size_t planned_bytes(std::size_t inputs, std::size_t labels) const noexcept {
+    return label_offset(inputs) + labels * sizeof(std::int32_t);
+  }
 
  private:
   struct Slot {
@@ -42,6 +46,8 @@ class BatchUpload {
     GpuEvent uploaded;
     GpuEvent released;
   };
+  /// Bytes of the inputs up to where the labels begin.
+  [[nodiscard]] std::size_t label_offset(std::size_t inputs) const noexcept;
   void reserve(Slot& slot, std::size_t bytes);
 
   std::shared_ptr<GpuContext> context_;

@@ -140,6 +140,7 @@ void GpuSequential::backward(const Batch& batch, const float* weights, std::span
 BatchResult GpuSequential::train_batch(const Batch& batch, std::span<const float> weights,
                                        std::span<float> gradients, LayerHooks* hooks) {
   check(batch, weights.size(), gradients.size());
+  results_.check_room();
   reserve(batch.samples);
   upload_buffers();
   const BatchUpload::OnDevice there = upload_.put(batch);
@@ -180,6 +181,15 @@ std::size_t GpuSequential::activation_bytes() const noexcept {
   return activations_.size() + gradients_.size() + losses_.size() + upload_.device_bytes() +
          results_.device_bytes() + evaluation_.device_bytes() + held_by_layers() +
          context_->bytes();
+}
+
+ActivationPlan GpuSequential::plan_activations(const PlannedBatch& batch) const {
+  ActivationPlan plan = LayeredModel::plan_activations(batch);
+  const auto n = static_cast<std::size_t>(batch.samples);
+  plan.copies = 2 * upload_.planned_bytes(n * static_cast<std::size_t>(input_shape().elements()),
+                                          n * static_cast<std::size_t>(positions())) +
+                results_.device_bytes() + evaluation_.device_bytes();
+  return plan;
 }
 
 }  // namespace paceline

@@ -39,6 +39,8 @@ class GpuSequential final : public LayeredModel {
   [[nodiscard]] BatchResult take_result() override { return results_.take(); }
   BatchResult evaluate_batch(const Batch& batch, std::span<const float> weights) override;
   [[nodiscard]] std::size_t activation_bytes() const noexcept override;
+  /// After two batches, so that both have been uploaded; `batch.element_bytes` is the context's.
+  [[nodiscard]] ActivationPlan plan_activations(const PlannedBatch& batch) const override;
   [[nodiscard]] std::size_t unplanned_bytes() const noexcept override {
     return context_->unplanned_bytes();
   }

@@ -34,11 +34,15 @@ ResultQueue::~ResultQueue() {
   context_->gpu().stream().synchronize();
 }
 
-void ResultQueue::put(const float* loss, const std::uint8_t* correct, std::int64_t places,
-                      double share) {
+void ResultQueue::check_room() const {
   if (open() == kSlots) {
     throw Error(fmt::format("the results of {} batches were not taken", kSlots));
   }
+}
+
+void ResultQueue::put(const float* loss, const std::uint8_t* correct, std::int64_t places,
+                      double share) {
+  check_room();
   Gpu& gpu = context_->gpu();
   const std::size_t slot = put_ % kSlots;
   const std::int64_t parts =

@@ -21,8 +21,10 @@ class ResultQueue {
   ResultQueue(const ResultQueue&) = delete;
   ResultQueue& operator=(const ResultQueue&) = delete;
 
+  /// Throws Error when Model::kOpenResults are waiting to be taken.
+  void check_room() const;
   /// Queues the sums over `places` losses and marks of right answers in the GPU's memory, times
-  /// `share`. Throws Error when Model::kOpenResults are waiting to be taken.
+  /// `share`, where there is room.
   void put(const float* loss, const std::uint8_t* correct, std::int64_t places, double share);
   /// The oldest; waits for it. Throws Error when there is none.
   BatchResult take();

@@ -7,6 +7,6 @@ execute_process(COMMAND ${CMAKE_COMMAND} --install ${BUILD} --prefix ${prefix}
                 OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
 file(READ_ELF ${prefix}/bin/paceline RPATH rpath RUNPATH runpath CAPTURE_ERROR error)
 file(REMOVE_RECURSE ${prefix})
-if(NOT rpath STREQUAL "$ORIGIN/../${LIBRARIES}" OR NOT runpath STREQUAL "")
+if(NOT "${rpath}" STREQUAL "$ORIGIN/../${LIBRARIES}" OR NOT "${runpath}" STREQUAL "")
   message(FATAL_ERROR "rpath '${rpath}', runpath '${runpath}' ${error}")
 endif()

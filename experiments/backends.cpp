@@ -9,18 +9,20 @@
 #include "common/config/validate.h"
 #include "common/core/cuda_module.h"
 #include "common/core/model_options.h"
+#include "experiments/compute.h"
 #include "experiments/labs/my_backend/my_backend.h"
 #include "ps/ps_backend.h"
 #include "ring/gossip.h"
 #include "ring/local_sgd.h"
+#include "ring/nccl_backend.h"
 #include "ring/ring_backend.h"
 
 namespace paceline {
 
 std::vector<Backend> all_backends() {
-  return {single_backend(),  ps_backend(),     ring_backend(),    hierarchical_backend(),
-          sharded_backend(), asgd_backend(),   hogwild_backend(), local_backend(),
-          easgd_backend(),   gossip_backend(), my_backend()};
+  return {single_backend(),  ps_backend(),    ring_backend(),   hierarchical_backend(),
+          sharded_backend(), nccl_backend(),  asgd_backend(),   hogwild_backend(),
+          local_backend(),   easgd_backend(), gossip_backend(), my_backend()};
 }
 
 Backend find_backend(std::string_view name) {
@@ -37,8 +39,7 @@ Backend find_backend(std::string_view name) {
 namespace {
 
 std::string why_not_cuda() {
-  const CudaModule& module = cuda_module();
-  return module.usable() ? "layers do not compute on GPUs yet" : module.reason();
+  return cuda_module().reason();
 }
 
 /// SyncBatchNorm waits for every rank in every layer.
@@ -113,6 +114,9 @@ void validate_with(const Config& config, std::string (*no_cuda)()) {
 
 void validate_run(const Config& config) {
   validate_with(config, why_not_cuda);
+  if (cuda_module().usable()) {
+    check_gpus(config, cuda_module());
+  }
 }
 
 void validate_elsewhere(const Config& config) {

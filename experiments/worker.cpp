@@ -18,6 +18,7 @@
 #include "common/observe/recorder.h"
 #include "common/observe/summary.h"
 #include "experiments/backends.h"
+#include "experiments/compute.h"
 
 namespace paceline {
 
@@ -205,22 +206,22 @@ void run_worker(const WorkerContext& context, const Backend& backend, const Data
   summary.link_inter = links.inter;
   summary.link_intra = links.intra;
 
-  const std::string note = precision_note(parse_precision(config.precision.compute));
+  const std::string note =
+      config.device == "cuda" ? "" : precision_note(parse_precision(config.precision.compute));
   if (context.rank == 0 && !note.empty()) {
     fmt::print(stderr, "{}\n", note);
   }
-  Device device;
+  const auto device = make_device(context, cuda_module());
   CommunicatorReducer reducer(context.workers);
-  const auto model = make_model(config.model, data.train->shape(), data.train->classes(),
-                                model_options(config, context.rank, &reducer));
-  const auto synchronizer = backend.make(context);
+  const auto model = make_model_on(*device, context, *data.train, &reducer);
+  const auto synchronizer = make_synchronizer_on(*device, backend, context);
   ReplicaView view;
-  const TrainOutcome outcome = train({config, device, *model, *data.train, *data.test,
+  const TrainOutcome outcome = train({config, *device, *model, *data.train, *data.test,
                                       *synchronizer, context.workers, context.abort, recorder},
                                      view);
   recorder.finish();
   fill_outcome(summary, outcome);
-  summary.weights_sha256 = agreed_digest(context, view.weights);
+  summary.weights_sha256 = agreed_digest(context, weights_on_host(*device, view.weights));
   const double peak[] = {static_cast<double>(peak_rss_bytes())};
   summary.peak_rss_bytes = static_cast<std::int64_t>(context.workers.max(peak)[0]);
   summary.memory = counted_memory(*synchronizer, *model);

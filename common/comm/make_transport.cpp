@@ -5,11 +5,11 @@
 
 #include <array>
 #include <cstring>
-#include <fstream>
 #include <string>
 
 #include "common/base/error.h"
 #include "common/comm/communicator.h"
+#include "common/comm/machine_identity.h"
 #include "common/comm/memory_link.h"
 #include "common/comm/mesh_transport.h"
 #include "common/comm/tcp_connect.h"
@@ -33,18 +33,6 @@ struct Card {
   std::uint16_t tcp_port = 0;
   std::uintptr_t inbox = 0;  ///< of a std::shared_ptr<Inbox>, for threads of this process
 };
-
-std::array<char, 96> machine_identity() {
-  std::string text;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> text;
-  std::array<char, 48> pid_namespace{};
-  if (readlink("/proc/self/ns/pid", pid_namespace.data(), pid_namespace.size() - 1) > 0) {
-    text += pid_namespace.data();
-  }
-  std::array<char, 96> identity{};
-  std::memcpy(identity.data(), text.data(), std::min(text.size(), identity.size()));
-  return identity;
-}
 
 std::vector<Card> exchange(Communicator& workers, const Card& mine) {
   std::string blob(sizeof(Card), '\0');
@@ -177,7 +165,7 @@ class Builder {
  private:
   [[nodiscard]] Card own_card() {
     Card card;
-    card.machine = machine_identity();
+    machine_identity().copy(card.machine.data(), card.machine.size() - 1);
     card.pid = getpid();
     card.memory_fd = inbox_->memory_descriptor();
     card.bell_fd = inbox_->bell_descriptor();

@@ -175,6 +175,11 @@ struct ComputeConfig {
   int threads = 1;         ///< threads per worker for the layers' arithmetic
 };
 
+struct CudaConfig {
+  int device = -1;    ///< index of the GPU; -1: a machine's ranks take its GPUs in turn
+  bool tf32 = false;  ///< fp32 products on tensor cores, with ten bits of mantissa
+};
+
 struct RunDirConfig {
   std::string dir = "runs";
   std::string name;  ///< defaults to the backend's name
@@ -223,6 +228,7 @@ struct Config {
   LinkConfig link;
   TopologyConfig topology;
   ComputeConfig compute;
+  CudaConfig cuda;
   RunDirConfig run;
   ObserveConfig observe;
   FaultConfig fault;

@@ -65,7 +65,7 @@ void add_general_keys(std::vector<Key>& keys) {
       "residual blocks that a step may leave out, ResNet-20 for 32x32 images, ResNet-50 v1.5, "
       "logistic regression on sparse rows, or a GPT on text"));
   keys.push_back(choice("device", top<&Config::device>, {"cpu", "cuda"},
-                        "where layers compute; cuda is refused for now, and says why"));
+                        "where layers compute; cuda: an NVIDIA GPU"));
   keys.push_back(integer("world", top<&Config::world>, 1, 1024, "workers"));
   keys.push_back(integer("seed", top<&Config::seed>, 0, kMost,
                          "of the initial weights and of the order of samples"));
@@ -320,6 +320,11 @@ void add_emulation_keys(std::vector<Key>& keys) {
                           "pad a step's forward and backward to that of a given device; 0: off"));
   keys.push_back(integer("compute.threads", in<&Config::compute, &ComputeConfig::threads>, 1, 1024,
                          "threads per worker for the layers' arithmetic"));
+  keys.push_back(integer("cuda.device", in<&Config::cuda, &CudaConfig::device>, -1, 1023,
+                         "device=cuda: index of the GPU of every rank; -1: a machine's ranks take "
+                         "its GPUs in turn"));
+  keys.push_back(boolean("cuda.tf32", in<&Config::cuda, &CudaConfig::tf32>,
+                         "device=cuda: fp32 products on tensor cores, in TF32"));
   keys.push_back(
       text("run.dir", in<&Config::run, &RunDirConfig::dir>, "folder that gets the run's folder"));
   keys.push_back(text("run.name", in<&Config::run, &RunDirConfig::name>,

@@ -26,7 +26,22 @@ void check_backend(const Config& config, std::span<const std::string_view> backe
 }
 
 void check_device(const Config& config, const ValidationRules& rules) {
-  if (config.device != "cuda") return;
+  const CudaConfig standard;
+  if (config.device != "cuda") {
+    if (config.cuda.device != standard.device || config.cuda.tf32 != standard.tf32) {
+      throw ConfigError(fmt::format("cuda.device = {} and cuda.tf32 = {} need device = cuda",
+                                    config.cuda.device, config.cuda.tf32));
+    }
+    return;
+  }
+  if (config.model == "logistic") {
+    throw ConfigError(
+        "model = logistic computes on sparse rows, on the CPU alone; allowed: device = cpu");
+  }
+  if (config.compute.emulate.count() > 0) {
+    throw ConfigError(
+        "compute.emulate pads a step on the CPU to a device's time; with device = cuda allowed: 0");
+  }
   const std::string why_not =
       rules.why_not_cuda ? rules.why_not_cuda() : "this program knows no GPU";
   if (why_not.empty()) return;

@@ -43,6 +43,9 @@ struct Backend {
   std::string_view summary;  ///< one line for --help
   Traits traits;             ///< of the default options
   WorkerKind workers = WorkerKind::process;
+  /// With device=cuda its bind takes the Gpu. Others keep their replica on the host, and are staged
+  /// (core/gpu/host_staging.h).
+  bool binds_gpu = false;
   /// Throws ConfigError for options that make no sense together. Null: whatever needs more than
   /// plain fp32 gradients (compress, sync.wire, sync.exact, 1-bit Adam) is refused.
   void (*validate)(const Config&) = nullptr;

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/compute.h"
+
+#include <fmt/format.h>
+
+#include "common/base/error.h"
+#include "common/comm/machine_identity.h"
+#include "common/core/gpu/gpu.h"
+#include "common/core/gpu/gpu_model.h"
+#include "common/core/gpu/host_staging.h"
+#include "common/core/model_options.h"
+
+namespace paceline {
+
+void check_gpus(const Config& config, const CudaModule& module) {
+  const auto gpus = static_cast<int>(module.devices().size());
+  if (config.device == "cuda" && config.cuda.device >= gpus) {
+    throw ConfigError(fmt::format(
+        "cuda.device = {}: this machine's GPUs are 0 to {}; allowed: one of them, or -1 for each "
+        "rank its own",
+        config.cuda.device, gpus - 1));
+  }
+}
+
+std::unique_ptr<Device> make_device(const WorkerContext& context, const CudaModule& module) {
+  if (context.config.device != "cuda") {
+    return std::make_unique<Device>();
+  }
+  const int local = local_rank(context.workers);
+  check_gpus(context.config, module);
+  const auto gpus = std::max(1, static_cast<int>(module.devices().size()));
+  const int index = context.config.cuda.device >= 0 ? context.config.cuda.device : local % gpus;
+  return std::make_unique<Gpu>(module, GpuOptions{index, context.config.cuda.tf32});
+}
+
+std::unique_ptr<Model> make_model_on(Device& device, const WorkerContext& context,
+                                     const Dataset& data, StatisticsReducer* reducer) {
+  const Config& config = context.config;
+  const ModelOptions options = model_options(config, context.rank, reducer);
+  if (device.kind() == DeviceKind::cuda) {
+    return make_gpu_model(config.model, data.shape(), data.classes(), options, as_gpu(device));
+  }
+  return make_model(config.model, data.shape(), data.classes(), options);
+}
+
+std::unique_ptr<Synchronizer> make_synchronizer_on(const Device& device, const Backend& backend,
+                                                   const WorkerContext& context) {
+  auto synchronizer = backend.make(context);
+  if (device.kind() == DeviceKind::cuda && !backend.binds_gpu) {
+    return make_host_staged(std::move(synchronizer));
+  }
+  return synchronizer;
+}
+
+std::vector<float> weights_on_host(Device& device, std::span<const float> weights) {
+  std::vector<float> host(weights.size());
+  device.download(weights, host);
+  return host;
+}
+
+}  // namespace paceline

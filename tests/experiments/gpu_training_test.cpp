@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole jobs with device=cuda on the host's double of the CUDA module: trainer, model, backends and
+// staging as on a GPU, streams as threads. They follow the CPU's trajectory.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/base/error.h"
+#include "experiments/backends.h"
+#include "experiments/compute.h"
+#include "tests/support/host_module.h"
+#include "tests/support/thread_job.h"
+
+namespace paceline {
+namespace {
+
+const CudaModule& training_double() {
+  static const CudaModule module(test::host_module());
+  return module;
+}
+
+Config gpu_job(const char* sync, int world) {
+  Config config;
+  config.sync = sync;
+  config.model = "softmax";
+  config.device = "cuda";
+  config.world = world;
+  config.train.batch = 4;
+  config.train.samples = 6 * 4 * world;
+  config.bucket.size = 512;
+  config.bucket.first_size = 256;
+  config.optimizer.lr = 0.05;
+  config.optimizer.momentum = 0.9;
+  config.comm.timeout = std::chrono::seconds(60);
+  return config;
+}
+
+testing::ThreadJobResult run(const Config& config) {
+  const auto train_set = make_synthetic(200, {6, 6, 1}, 5, 7, Split::train);
+  const auto test_set = make_synthetic(40, {6, 6, 1}, 5, 7, Split::test);
+  testing::RankParts parts;
+  if (config.device == "cuda") {
+    parts.device = [](const WorkerContext& context) {
+      return make_device(context, training_double());
+    };
+    parts.model = make_model_on;
+    parts.synchronizer = make_synchronizer_on;
+  }
+  return testing::run_thread_job(config, find_backend(config.sync), *train_set, *test_set, parts);
+}
+
+/// The same job on the CPU, weight by weight.
+void expect_follows_the_cpu(Config config, double tolerance) {
+  const auto on_gpu = run(config);
+  config.device = "cpu";
+  const auto on_cpu = run(config);
+  ASSERT_EQ(on_gpu.losses.size(), on_cpu.losses.size());
+  for (std::size_t t = 0; t < on_cpu.losses.size(); ++t) {
+    EXPECT_NEAR(on_gpu.losses[t], on_cpu.losses[t], tolerance * on_cpu.losses[0]) << "step " << t;
+  }
+  double worst = 0.0;
+  for (std::size_t i = 0; i < on_cpu.weights[0].size(); ++i) {
+    worst =
+        std::max(worst, static_cast<double>(std::abs(on_gpu.weights[0][i] - on_cpu.weights[0][i])));
+  }
+  EXPECT_LE(worst, tolerance);
+  for (const auto& weights : on_gpu.weights) {
+    EXPECT_EQ(weights, on_gpu.weights[0]);
+  }
+  EXPECT_EQ(on_gpu.outcome.evaluations.size(), on_cpu.outcome.evaluations.size());
+}
+
+TEST(GpuTraining, SynchronousBackendsFollowTheCpu) {
+  for (const char* sync : {"single", "ring", "ps", "sharded"}) {
+    SCOPED_TRACE(sync);
+    expect_follows_the_cpu(gpu_job(sync, sync == std::string("single") ? 1 : 2), 2e-5);
+  }
+}
+
+TEST(GpuTraining, SeveralLayersAndBuckets) {
+  Config config = gpu_job("ring", 2);
+  config.model = "mlp";
+  config.train.samples = 3 * 4 * 2;
+  config.bucket.size = 64 << 10;
+  expect_follows_the_cpu(config, 2e-5);
+}
+
+TEST(GpuTraining, MicroBatchesAddUpOnTheDevice) {
+  Config config = gpu_job("ring", 2);
+  config.train.accumulate = 6;  // more batches than the model keeps results of
+  config.train.samples *= 3;
+  expect_follows_the_cpu(config, 2e-5);
+}
+
+TEST(GpuTraining, AConvolutionalModelWithBatchNormAndEvaluations) {
+  Config config = gpu_job("ring", 2);
+  config.model = "cnn";
+  config.norm.kind = "batch";
+  config.train.samples = 3 * 4 * 2;
+  config.train.eval_every = 8;
+  expect_follows_the_cpu(config, 2e-4);
+}
+
+TEST(GpuTraining, SixteenBitsAndAScaledLoss) {
+  for (const char* format : {"bf16", "fp16"}) {
+    Config config = gpu_job("ring", 2);
+    config.precision.compute = format;
+    config.precision.initial_scale = 1024.0;
+    expect_follows_the_cpu(config, 2e-3);
+  }
+}
+
+TEST(GpuTraining, ALossThatIsNotFiniteNamesItsStep) {
+  Config config = gpu_job("ring", 2);
+  config.model = "mlp";
+  config.optimizer.lr = 1e30;
+  try {
+    run(config);
+    FAIL() << "a loss should have left fp32";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("at step"), std::string::npos) << error.what();
+  }
+}
+
+TEST(GpuTraining, NothingIsLeftOnTheDevice) {
+  EXPECT_EQ(test::host_module_bytes(), 0U);
+}
+
+}  // namespace
+}  // namespace paceline

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <memory>
 
 #include "common/base/error.h"
@@ -17,6 +18,7 @@
 #include "experiments/machine.h"
 #include "experiments/member.h"
 #include "experiments/worker.h"
+#include "ring/nccl_backend.h"
 
 namespace paceline {
 
@@ -49,6 +51,9 @@ LaunchPlan make_plan(const Config& config, const std::filesystem::path& director
     }
     // Read when the program starts, so setting it later is too late (libgomp).
     process.environment["OMP_NUM_THREADS"] = fmt::format("{}", config.compute.threads);
+    for (const auto& [name, value] : nccl_variables(config)) {
+      process.environment[name] = value;
+    }
     return process;
   };
   return plan;
@@ -112,6 +117,15 @@ JobResult launch_at_host(const LaunchPlan& plan) {
   }
 }
 
+/// As this program finds it, with what it sets for the run's members.
+Environment run_environment(const Config& config) {
+  Environment environment = read_environment(library_versions());
+  for (const auto& [name, value] : nccl_variables(config)) {
+    environment.variables[name] = value;
+  }
+  return environment;
+}
+
 std::unique_ptr<JobHub> host_hub(const JobSpec& spec, const LaunchEnvironment& launched) {
   try {
     return std::make_unique<JobHub>(spec, launched.hub_host, launched.hub_port);
@@ -125,8 +139,11 @@ std::unique_ptr<JobHub> host_hub(const JobSpec& spec, const LaunchEnvironment& l
 
 FinishedRun run_training(const Config& config, const TrainOptions& options) {
   validate_run(config);
+  if (config.sync == "nccl") {
+    check_nccl(cuda_module(), config.world);
+  }
   check_data(config);
-  const RunDirectory directory = RunDirectory::create(config, read_environment(library_versions()));
+  const RunDirectory directory = RunDirectory::create(config, run_environment(config));
   const JobResult result = launch_at_host(make_plan(config, directory.path(), options));
   if (result.exit_status != 0) {
     throw_failure(result);
@@ -137,6 +154,9 @@ FinishedRun run_training(const Config& config, const TrainOptions& options) {
 int run_launched(Config config, const LaunchEnvironment& launched, const TrainOptions& options) {
   config.world = launched.world;
   validate_launched(config, launched);
+  for (const auto& [name, value] : nccl_variables(config)) {
+    ::setenv(name.c_str(), value.c_str(), 1);  // before any thread, and before NCCL starts
+  }
   check_data(config);
   MemberOptions member;
   member.member = launched.rank;
@@ -154,7 +174,7 @@ int run_launched(Config config, const LaunchEnvironment& launched, const TrainOp
   JobSpec spec = job_spec(config);
   spec.nonce = launched.nonce;
   const std::unique_ptr<JobHub> hub = host_hub(spec, launched);
-  const RunDirectory directory = RunDirectory::create(config, read_environment(library_versions()));
+  const RunDirectory directory = RunDirectory::create(config, run_environment(config));
   member.run_directory = directory.path();
   const int status = run_member(config, member);
   if (status != 0) {

@@ -103,6 +103,7 @@ Backend nccl_backend() {
   row.name = "nccl";
   row.summary = "allreduce of each bucket between GPUs by NCCL (device=cuda)";
   row.traits = {Consistency::synchronous, UpdatePlace::worker, false};
+  row.binds_gpu = true;
   row.validate = validate_nccl;
   row.make = [](const WorkerContext& context) { return make_nccl_synchronizer(context); };
   return row;
@@ -110,12 +111,16 @@ Backend nccl_backend() {
 
 std::map<std::string, std::string> nccl_variables(const Config& config) {
   std::map<std::string, std::string> variables;
-  if (config.sync == "nccl" && config.nccl.algo != "auto") {
-    variables["NCCL_ALGO"] = nccl_name(config.nccl.algo);
-  }
-  if (config.sync == "nccl" && config.nccl.proto != "auto") {
-    variables["NCCL_PROTO"] = nccl_name(config.nccl.proto);
-  }
+  const NcclConfig& nccl = config.nccl;
+  const auto set = [&](const char* name, bool given, std::string value) {
+    if (config.sync == "nccl" && given) {
+      variables[name] = std::move(value);
+    }
+  };
+  set("NCCL_ALGO", nccl.algo != "auto", nccl_name(nccl.algo));
+  set("NCCL_PROTO", nccl.proto != "auto", nccl_name(nccl.proto));
+  set("NCCL_MIN_CTAS", nccl.min_ctas > 0, fmt::format("{}", nccl.min_ctas));
+  set("NCCL_MAX_CTAS", nccl.max_ctas > 0, fmt::format("{}", nccl.max_ctas));
   return variables;
 }
 

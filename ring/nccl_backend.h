@@ -13,8 +13,8 @@ namespace paceline {
 /// sync=nccl: allreduce between GPUs by NCCL; nccl.sharded and nccl.hierarchical change its shape.
 [[nodiscard]] Backend nccl_backend();
 
-/// The variables that the keys nccl.algo and nccl.proto stand for, to be set before NCCL starts;
-/// empty for other backends.
+/// The variables that the keys nccl.* stand for, to be set before NCCL starts; empty for other
+/// backends.
 [[nodiscard]] std::map<std::string, std::string> nccl_variables(const Config& config);
 
 /// Throws ConfigError where `world` ranks, all on this machine, are more than its GPUs, or NCCL

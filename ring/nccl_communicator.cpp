@@ -6,11 +6,11 @@
 
 #include <atomic>
 #include <cstring>
-#include <fstream>
 #include <thread>
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/comm/machine_identity.h"
 
 namespace paceline {
 
@@ -26,10 +26,8 @@ std::string nccl_version_text(int version) {
 
 /// The machine and the GPU in it.
 std::string gpu_identity(const Gpu& gpu) {
-  std::string machine;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> machine;
   const auto index = static_cast<std::size_t>(gpu.index());
-  return fmt::format("{} {}", machine, gpu.module().devices().at(index).bus_id);
+  return fmt::format("{} {}", machine_identity(), gpu.module().devices().at(index).bus_id);
 }
 
 std::string bytes_of(const cuda::NcclId& id) {
@@ -69,7 +67,7 @@ void check_own_gpu(const Gpu& gpu, Communicator& workers) {
         throw ConfigError(
             fmt::format("sync = nccl: ranks {} and {} have the same GPU ({}), and NCCL refuses two "
                         "ranks on one GPU; use sync = ring, which goes through the host",
-                        a, b, all[a].substr(all[a].find(' ') + 1)));
+                        a, b, all[a].substr(all[a].rfind(' ') + 1)));
       }
     }
   }

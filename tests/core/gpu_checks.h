@@ -18,10 +18,6 @@
 
 namespace paceline::test {
 
-inline double tolerance_of(Precision precision) {
-  return precision == Precision::fp32 ? 1e-5 : 1e-2;
-}
-
 /// Values in a GPU's memory, in one of the formats.
 class StoredValues {
  public:
@@ -165,7 +161,8 @@ inline void expect_near(const std::vector<float>& gpu, const std::vector<float>&
 }
 
 /// A layer of each factory on the same batches.
-inline void check_layer_case(const LayerCase& test, Precision precision, Gpu& gpu) {
+inline void check_layer_case(const LayerCase& test, Precision precision, double tolerance,
+                             Gpu& gpu) {
   ModelOptions options;
   options.precision = precision;
   CpuFactory cpu(options);
@@ -175,7 +172,6 @@ inline void check_layer_case(const LayerCase& test, Precision precision, Gpu& gp
   EXPECT_EQ(other->name(), one->name());
   EXPECT_EQ(other->flops(), one->flops());
   EXPECT_EQ(other->output_shape(), one->output_shape());
-  const double tolerance = tolerance_of(precision);
   for (const std::int64_t samples : test.samples) {
     SCOPED_TRACE(test.name + " " + std::string(precision_name(precision)) + " " +
                  std::to_string(samples) + " samples");
@@ -289,10 +285,9 @@ inline std::vector<LayerCase> layer_cases() {
   };
 }
 
-inline void check_layers(const CudaModule& module, Precision precision) {
-  Gpu gpu(module, {});
+inline void check_layers(Precision precision, double tolerance, Gpu& gpu) {
   for (const LayerCase& test : layer_cases()) {
-    check_layer_case(test, precision, gpu);
+    check_layer_case(test, precision, tolerance, gpu);
   }
 }
 

@@ -32,7 +32,8 @@ class GpuCore : public testing::Test {
 class GpuCoreFormats : public GpuCore, public testing::WithParamInterface<Precision> {};
 
 TEST_P(GpuCoreFormats, LayersMatchTheCpus) {
-  test::check_layers(core_module(), GetParam());
+  Gpu gpu(core_module(), {});
+  test::check_layers(GetParam(), GetParam() == Precision::fp32 ? 1e-5 : 1e-2, gpu);
 }
 
 ModelOptions options_in(Precision precision) {
@@ -41,20 +42,9 @@ ModelOptions options_in(Precision precision) {
   return options;
 }
 
-double model_tolerance(Precision precision) {
-  return precision == Precision::fp32 ? 1e-4 : 1e-2;
-}
-
-TEST_P(GpuCoreFormats, MlpMatchesTheCpus) {
+TEST_P(GpuCoreFormats, BatchesOfAnySizeMatchTheCpus) {
   Gpu gpu(core_module(), {});
-  ModelPair pair("mlp", {4, 4, 1}, 10, options_in(GetParam()), gpu);
-  pair.expect_same_structure();
-  for (const std::int64_t samples : {3, 5, 2, 0, 4}) {
-    SCOPED_TRACE(samples);
-    pair.train(samples, 10 + static_cast<std::uint64_t>(samples), 8.0F);
-    pair.expect_same_results(model_tolerance(GetParam()));
-  }
-  pair.expect_same_evaluation(70, model_tolerance(GetParam()));
+  test::check_batch_sizes(GetParam(), GetParam() == Precision::fp32 ? 1e-4 : 1e-2, gpu);
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, GpuCoreFormats,
@@ -63,42 +53,12 @@ INSTANTIATE_TEST_SUITE_P(Formats, GpuCoreFormats,
                            return std::string(precision_name(tested.param));
                          });
 
-struct SmallModel {
-  const char* name;
-  SampleShape input;
-  const char* norm = "auto";
-  double drop_path = 0.0;
-};
-
-class GpuCoreModels : public GpuCore, public testing::WithParamInterface<SmallModel> {};
-
-TEST_P(GpuCoreModels, TrainsAsTheCpuDoes) {
-  const SmallModel& p = GetParam();
-  ModelOptions options;
-  options.norm.kind = p.norm;
-  options.norm.groups = 4;
-  options.drop_path = p.drop_path;
+TEST_F(GpuCore, SmallModelsTrainAsTheCpusDo) {
   Gpu gpu(core_module(), {});
-  ModelPair pair(p.name, p.input, 10, options, gpu);
-  pair.expect_same_structure();
-  for (int step = 0; step < 5; ++step) {
-    SCOPED_TRACE(step);
-    pair.cpu().begin_step(step);
-    pair.device().begin_step(step);
-    pair.train(3 + step % 2, 20 + static_cast<std::uint64_t>(step));
-    pair.expect_same_results(1e-4);
-    pair.descend(0.01F);
+  for (const test::SmallModel& model : test::small_models()) {
+    test::check_trajectory(model, 5, 1e-4, gpu);
   }
-  EXPECT_LE(pair.weight_error(), 1e-5);
-  pair.expect_same_evaluation(5, 1e-4);
 }
-
-INSTANTIATE_TEST_SUITE_P(
-    Names, GpuCoreModels,
-    testing::Values(SmallModel{"softmax", {4, 4, 3}}, SmallModel{"mlp", {2, 2, 1}, "batch"},
-                    SmallModel{"cnn", {8, 8, 1}}, SmallModel{"cnn", {8, 8, 1}, "group"},
-                    SmallModel{"resmlp", {1, 1, 6}, "auto", 0.5}),
-    [](const auto& tested) { return std::string(tested.param.name) + "_" + tested.param.norm; });
 
 TEST_F(GpuCore, ResNet20TrainsAsTheCpuDoes) {
   Gpu gpu(core_module(), {});
@@ -152,7 +112,7 @@ TEST_F(GpuCore, SharesStatisticsOverRanks) {
   Gpu gpu(core_module(), {});
   test::check_layer_case(
       test::norm_case("sync", NormKind::sync_batch, {4, 4, 6}, {3, 2}, false, &reducer),
-      Precision::fp32, gpu);
+      Precision::fp32, 1e-5, gpu);
   ModelOptions options;
   options.norm.kind = "sync_batch";
   options.reducer = &reducer;

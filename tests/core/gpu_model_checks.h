@@ -9,6 +9,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <string>
 
 #include "common/core/cpu/cpu_factory.h"
 #include "common/core/gpu/gpu_model.h"
@@ -177,5 +178,54 @@ class ModelPair {
   BatchResult expected_;
   BatchResult actual_;
 };
+
+struct SmallModel {
+  const char* name;
+  SampleShape input;
+  const char* norm = "auto";
+  double drop_path = 0.0;
+};
+
+inline std::vector<SmallModel> small_models() {
+  return {{"softmax", {4, 4, 3}},
+          {"mlp", {2, 2, 1}, "batch"},
+          {"cnn", {8, 8, 1}},
+          {"cnn", {8, 8, 1}, "group"},
+          {"resmlp", {1, 1, 6}, "auto", 0.5}};
+}
+
+/// Steps of SGD on batches of different sizes, in fp32.
+inline void check_trajectory(const SmallModel& p, int steps, double tolerance, Gpu& gpu) {
+  ModelOptions options;
+  options.norm.kind = p.norm;
+  options.norm.groups = 4;
+  options.drop_path = p.drop_path;
+  ModelPair pair(p.name, p.input, 10, options, gpu);
+  pair.expect_same_structure();
+  for (int step = 0; step < steps; ++step) {
+    SCOPED_TRACE(std::string(p.name) + ", step " + std::to_string(step));
+    pair.cpu().begin_step(step);
+    pair.device().begin_step(step);
+    pair.train(3 + step % 2, 20 + static_cast<std::uint64_t>(step));
+    pair.expect_same_results(tolerance);
+    pair.descend(0.01F);
+  }
+  EXPECT_LE(pair.weight_error(), tolerance) << p.name;
+  pair.expect_same_evaluation(5, tolerance);
+}
+
+/// Batches of any size, none included, with a loss scale.
+inline void check_batch_sizes(Precision precision, double tolerance, Gpu& gpu) {
+  ModelOptions options;
+  options.precision = precision;
+  ModelPair pair("mlp", {4, 4, 1}, 10, options, gpu);
+  pair.expect_same_structure();
+  for (const std::int64_t samples : {3, 5, 2, 0, 4}) {
+    SCOPED_TRACE(std::to_string(samples) + " samples");
+    pair.train(samples, 10 + static_cast<std::uint64_t>(samples), 8.0F);
+    pair.expect_same_results(tolerance);
+  }
+  pair.expect_same_evaluation(70, tolerance);
+}
 
 }  // namespace paceline::test

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <thread>
@@ -121,12 +122,14 @@ NcclCommunicators::~NcclCommunicators() {
 /// Splits before their parent.
 bool NcclCommunicators::finalized() noexcept {
   const Deadline deadline = Deadline::after(kOrderlyEnd);
-  for (auto comm = comms_.rbegin(); comm != comms_.rend(); ++comm) {
-    if (api_.finalize(*comm) != cuda::kSuccess) {
+  std::vector<void*> comms = comms_;
+  std::ranges::reverse(comms);
+  for (void* comm : comms) {
+    if (api_.finalize(comm) != cuda::kSuccess) {
       return false;
     }
     int state = cuda::kNcclInProgress;
-    while (api_.async_error(*comm, &state) == cuda::kSuccess && state == cuda::kNcclInProgress &&
+    while (api_.async_error(comm, &state) == cuda::kSuccess && state == cuda::kNcclInProgress &&
            !deadline.passed()) {
       std::this_thread::sleep_for(kNcclPoll);
     }
@@ -139,8 +142,9 @@ bool NcclCommunicators::finalized() noexcept {
 
 void NcclCommunicators::abort_all() noexcept {
   std::vector<void*> comms = std::exchange(comms_, {});
-  for (auto comm = comms.rbegin(); comm != comms.rend(); ++comm) {
-    static_cast<void>(api_.abort(*comm));
+  std::ranges::reverse(comms);
+  for (void* comm : comms) {
+    static_cast<void>(api_.abort(comm));
   }
 }
 

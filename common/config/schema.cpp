@@ -257,10 +257,10 @@ void add_communication_keys(std::vector<Key>& keys) {
                         "allreduce of sync=ring; auto picks by size"));
   keys.push_back(size("ring.chunk", in<&Config::ring, &RingConfig::chunk>, 0, 64 * kGiB,
                       "bytes moved in one round; 0: chosen by size"));
-  keys.push_back(choice(
-      "nccl.algo", in<&Config::nccl, &NcclConfig::algo>,
-      {"auto", "ring", "tree", "collnet_direct", "collnet_chain", "nvls", "nvls_tree"},
-      "sync=nccl: the one algorithm that NCCL may use (NCCL_ALGO); auto: NCCL's tuner"));
+  keys.push_back(
+      choice("nccl.algo", in<&Config::nccl, &NcclConfig::algo>,
+             {"auto", "ring", "tree", "collnet_direct", "collnet_chain", "nvls", "nvls_tree"},
+             "sync=nccl: the one algorithm that NCCL may use (NCCL_ALGO); auto: NCCL's tuner"));
   keys.push_back(choice("nccl.proto", in<&Config::nccl, &NcclConfig::proto>,
                         {"auto", "ll", "ll128", "simple"},
                         "sync=nccl: its protocol (NCCL_PROTO); auto: NCCL's tuner"));
@@ -271,8 +271,9 @@ void add_communication_keys(std::vector<Key>& keys) {
                          "computing; 0: NCCL's choice"));
   keys.push_back(boolean("nccl.sharded", in<&Config::nccl, &NcclConfig::sharded>,
                          "sync=nccl: reduce-scatter, step on this rank's shard, all-gather"));
-  keys.push_back(boolean("nccl.hierarchical", in<&Config::nccl, &NcclConfig::hierarchical>,
-                         "sync=nccl: sum within topology.ranks_per_node first, then between nodes"));
+  keys.push_back(
+      boolean("nccl.hierarchical", in<&Config::nccl, &NcclConfig::hierarchical>,
+              "sync=nccl: sum within topology.ranks_per_node first, then between nodes"));
   keys.push_back(integer("local.steps", in<&Config::local, &LocalConfig::steps>, 1, kBillion,
                          "steps of each rank between two averages of the weights"));
   keys.push_back(choice("local.outer", in<&Config::local, &LocalConfig::outer>,

@@ -50,10 +50,11 @@ testing::ThreadJobResult run(const Config& config) {
   return testing::run_thread_job(config, find_backend(config.sync), *train_set, *test_set, parts);
 }
 
-/// The same job on the CPU, weight by weight.
+/// The same job on the CPU (of sync=nccl: sync=ring), weight by weight.
 void expect_follows_the_cpu(Config config, double tolerance) {
   const auto on_gpu = run(config);
   config.device = "cpu";
+  if (config.sync == "nccl") config.sync = "ring";
   const auto on_cpu = run(config);
   ASSERT_EQ(on_gpu.losses.size(), on_cpu.losses.size());
   for (std::size_t t = 0; t < on_cpu.losses.size(); ++t) {
@@ -76,6 +77,23 @@ TEST(GpuTraining, SynchronousBackendsFollowTheCpu) {
     SCOPED_TRACE(sync);
     expect_follows_the_cpu(gpu_job(sync, sync == std::string("single") ? 1 : 2), 2e-5);
   }
+}
+
+/// NCCL, too, is a double: threads as ranks.
+TEST(GpuTraining, NcclFollowsTheCpu) {
+  for (const bool sharded : {false, true}) {
+    Config config = gpu_job("nccl", 3);
+    config.nccl.sharded = sharded;
+    expect_follows_the_cpu(config, 2e-5);
+    config.optimizer.name = "adam";
+    config.optimizer.lr = 1e-3;
+    config.optimizer.clip_norm = 0.5;
+    expect_follows_the_cpu(config, 2e-4);
+  }
+  Config config = gpu_job("nccl", 2);
+  config.precision.compute = "fp16";
+  config.precision.initial_scale = 1024.0;
+  expect_follows_the_cpu(config, 2e-3);
 }
 
 TEST(GpuTraining, SeveralLayersAndBuckets) {

@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <cctype>
 #include <list>
 
 #include "tests/experiments/program.h"
@@ -74,13 +75,15 @@ class Fault : public ProgramTest {
 struct Point {
   std::string sync;
   Strike strike;
-  std::string where;  ///< MEMBER@PHASE[:STEP]
+  std::string where;         ///< MEMBER@PHASE[:STEP]
+  std::string setting = {};  ///< a key of the run
 };
 
 std::string name_of_point(const testing::TestParamInfo<Point>& info) {
   std::string name =
       info.param.sync + (info.param.strike == Strike::kill ? "Kill" : "Stop") + info.param.where;
-  std::erase_if(name, [](char c) { return c == '@' || c == ':'; });
+  name += info.param.setting;
+  std::erase_if(name, [](char c) { return std::isalnum(c) == 0; });
   return name;
 }
 
@@ -100,6 +103,11 @@ std::vector<Point> points() {
   all.push_back({"local", Strike::kill, "1@backward:9"});
   all.push_back({"gossip", Strike::kill, "1@backward:3"});
   all.push_back({"gossip", Strike::stop, "1@backward:3"});
+  // Rank 1 answers the two others, rank 0 calls it.
+  for (const std::string where : {"1@backward:3", "0@backward:3", "0@last", "1@last"}) {
+    all.push_back({"gossip", Strike::kill, where, "gossip.mode=asynchronous"});
+  }
+  all.push_back({"gossip", Strike::stop, "1@backward:3", "gossip.mode=asynchronous"});
   for (const std::string phase : {"start", "rendezvous"}) {
     all.push_back({"ps", Strike::kill, "4@" + phase});
     all.push_back({"ps", Strike::stop, "4@" + phase});
@@ -113,7 +121,9 @@ TEST_P(FaultPoint, EndsTheRunAndIsNamed) {
   const Point& point = GetParam();
   const int member = point.where[0] - '0';
   const char* const key = point.strike == Strike::kill ? "fault.kill" : "fault.stop";
-  Program program(folder(), {job(point.sync, {fmt::format("{}={}", key, point.where)})});
+  std::vector<std::string> more{fmt::format("{}={}", key, point.where)};
+  if (!point.setting.empty()) more.push_back(point.setting);
+  Program program(folder(), {job(point.sync, more)});
   const std::int64_t struck = wait_for_strike(program, member);
   expect_lost(program, struck, member == 4 ? "server 1" : fmt::format("rank {}", member));
 }

@@ -135,7 +135,20 @@ PlannedUse plan_parameter_server(const Config& config, const BucketPlan& plan,
 
 }  // namespace
 
-PlannedUse plan_backend(const Config& config, const Backend& backend, const BucketPlan& plan,
+namespace {
+
+/// sync=nccl: 16-bit gradients travel from a buffer of their own.
+void add_nccl(const Config& config, const BucketPlan& plan, const OptimizerSpec& spec,
+              MemoryUse& use) {
+  if (config.nccl.sharded) {
+    use.optimizer = optimizer_state_bytes(spec, own_elements(plan, config.world));
+  }
+  if (config.sync_options.wire != "fp32") {
+    use.staging += largest(plan) * sizeof(std::uint16_t);
+  }
+}
+
+PlannedUse plan_on_host(const Config& config, const Backend& backend, const BucketPlan& plan,
                         const OptimizerSpec& spec) {
   const std::size_t arena = plan.elements() * sizeof(float);
   PlannedUse use;
@@ -147,7 +160,9 @@ PlannedUse plan_backend(const Config& config, const Backend& backend, const Buck
   if (backend.traits.updates_at == UpdatePlace::server) {
     return plan_parameter_server(config, plan, spec, use);
   }
-  if (name == "single" || name == "ring" || name == "hierarchical" || name == "nccl") {
+  if (name == "nccl") {
+    add_nccl(config, plan, spec, use.worker);
+  } else if (name == "single" || name == "ring" || name == "hierarchical") {
     add_reducer(config, plan, use.worker);
     if (spec.kind == OptimizerKind::onebit_adam) {
       add_one_bit_adam(config, plan, use.worker);
@@ -163,6 +178,18 @@ PlannedUse plan_backend(const Config& config, const Backend& backend, const Buck
     if (name == "gossip" && config.gossip.mode == "asynchronous") {
       use.worker.staging += arena;  // what the trainer reads
     }
+  }
+  return use;
+}
+
+}  // namespace
+
+PlannedUse plan_backend(const Config& config, const Backend& backend, const BucketPlan& plan,
+                        const OptimizerSpec& spec) {
+  PlannedUse use = plan_on_host(config, backend, plan, spec);
+  use.staged = config.device == "cuda" && backend.name != "nccl";
+  if (use.staged) {
+    use.worker.staging += use.worker.weights + use.worker.gradients;
   }
   return use;
 }

@@ -24,6 +24,9 @@ struct PlannedUse {
   std::optional<PlannedServer> server;  ///< where weights live on servers
   bool server_in_worker = false;        ///< `worker` includes it: it is a thread of the rank
   bool shared_weights = false;          ///< `worker.weights` are those of all ranks
+  /// device=cuda under a backend of the host: weights and gradients are the GPU's, with copies in
+  /// `worker.staging`; that, the optimizer's state and error feedback are in host memory.
+  bool staged = false;
 };
 
 /// Of a validated configuration. A backend that this does not know counts as one whose ranks hold

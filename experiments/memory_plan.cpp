@@ -124,11 +124,20 @@ std::int64_t find_largest_batch(const MemoryPlan& plan, const Planner& planner) 
 
 }  // namespace
 
-std::size_t MemoryPlan::rank_bytes() const noexcept {
+std::size_t MemoryPlan::host_bytes() const noexcept {
   const MemoryUse& w = use.worker;
   const std::size_t server = use.server && use.server_in_worker ? use.server->total() : 0;
-  return w.weights + w.gradients + w.optimizer + w.staging + w.residual + activations.total() +
-         batches + server;
+  return use.staged ? w.optimizer + w.staging + w.residual + server : 0;
+}
+
+std::size_t MemoryPlan::arena_bytes() const noexcept {
+  const MemoryUse& w = use.worker;
+  const std::size_t server = use.server && use.server_in_worker ? use.server->total() : 0;
+  return w.weights + w.gradients + w.optimizer + w.staging + w.residual + server - host_bytes();
+}
+
+std::size_t MemoryPlan::rank_bytes() const noexcept {
+  return arena_bytes() + activations.total() + batches;
 }
 
 std::size_t MemoryPlan::needed_bytes() const noexcept {

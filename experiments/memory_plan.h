@@ -40,6 +40,10 @@ struct MemoryPlan {
   std::optional<std::int64_t> largest_batch;
   std::size_t optimizer_if_sharded = 0;  ///< with sync=sharded in this world
 
+  /// A rank's arenas in the memory that is asked about: what does not depend on the batch.
+  [[nodiscard]] std::size_t arena_bytes() const noexcept;
+  /// A rank's in host memory besides a GPU's.
+  [[nodiscard]] std::size_t host_bytes() const noexcept;
   /// A rank's.
   [[nodiscard]] std::size_t rank_bytes() const noexcept;
   /// Of everything that shares the limit: the ranks, and servers that are processes of their own.

@@ -11,12 +11,6 @@ namespace paceline {
 
 namespace {
 
-/// A rank's arenas: what does not depend on the batch.
-std::size_t arenas(const MemoryPlan& plan) {
-  const MemoryUse& w = plan.use.worker;
-  return w.weights + w.gradients + w.optimizer + w.staging + w.residual;
-}
-
 void append_bytes(std::string& out, std::string_view name, std::size_t bytes) {
   fmt::format_to(std::back_inserter(out), "  {:<28}{:>12}{:>20}\n", name, binary_bytes(bytes),
                  bytes);
@@ -32,18 +26,22 @@ void append_rank(std::string& out, const MemoryPlan& plan) {
   fmt::format_to(std::back_inserter(out), "\n  {:<28}{:>12}{:>20}\n", "one rank", "", "bytes");
   append_bytes(out, plan.use.shared_weights ? "weights (of all ranks)" : "weights", w.weights);
   append_bytes(out, "gradients", w.gradients);
-  append_bytes(out, plan.use.server ? "optimizer (on servers)" : "optimizer state", w.optimizer);
+  const std::string_view host = plan.use.staged ? " (host)" : "";
+  append_bytes(out,
+               plan.use.server ? "optimizer (on servers)" : fmt::format("optimizer state{}", host),
+               w.optimizer);
   append_bytes(out, "activations", a.total());
   append_if(out, "  outputs of layers", a.outputs);
   append_if(out, "  their gradients", a.gradients);
   append_if(out, "  held by layers", a.layers);
   append_if(out, "  rounded copies", a.copies);
   append_if(out, "  shared scratch", a.scratch);
-  append_bytes(out, "staging", w.staging);
-  append_if(out, "error feedback", w.residual);
+  append_bytes(out, fmt::format("staging{}", host), w.staging);
+  append_if(out, fmt::format("error feedback{}", host), w.residual);
   append_bytes(out, "batches of samples", plan.batches);
   if (plan.use.server_in_worker) append_bytes(out, "its server", plan.use.server->total());
-  append_bytes(out, "total", plan.rank_bytes());
+  append_bytes(out, plan.use.staged ? "total on the GPU" : "total", plan.rank_bytes());
+  append_if(out, "total in host memory", plan.host_bytes());
 }
 
 void append_server(std::string& out, const MemoryPlan& plan) {
@@ -95,7 +93,7 @@ std::string not_counted(const MemoryPlan& plan) {
 void advise_batch(const MemoryPlan& plan, std::vector<std::string>& advice) {
   const TrainConfig& train = plan.config.train;
   const std::int64_t largest = plan.largest_batch.value_or(0);
-  const bool arenas_fit = arenas(plan) * static_cast<std::size_t>(plan.ranks_here) <=
+  const bool arenas_fit = plan.arena_bytes() * static_cast<std::size_t>(plan.ranks_here) <=
                           static_cast<std::size_t>(plan.limit.bytes.value_or(0));
   if (largest == 0 && arenas_fit) {
     advice.emplace_back(
@@ -107,7 +105,7 @@ void advise_batch(const MemoryPlan& plan, std::vector<std::string>& advice) {
     advice.push_back(fmt::format(
         "No batch fits: weights, gradients, optimizer state and staging alone take {} a rank. "
         "Splitting a model over ranks (model parallelism) is not in Paceline.",
-        binary_bytes(arenas(plan))));
+        binary_bytes(plan.arena_bytes())));
     return;
   }
   const std::int64_t parts = (train.batch + largest - 1) / largest;
@@ -122,10 +120,12 @@ void advise_sharding(const MemoryPlan& plan, std::vector<std::string>& advice) {
   const std::size_t now = plan.use.worker.optimizer;
   const std::string& sync = plan.config.sync;
   const bool whole = sync == "ring" || sync == "hierarchical" || sync == "nccl";
-  if (!whole || plan.config.world < 2 || now <= plan.optimizer_if_sharded) return;
+  if (!whole || plan.use.staged || plan.config.world < 2 || now <= plan.optimizer_if_sharded)
+    return;
   advice.push_back(fmt::format(
-      "sync=sharded: each rank keeps the optimizer's state of its shard alone, {} less a rank with "
+      "{}: each rank keeps the optimizer's state of its shard alone, {} less a rank with "
       "world={} ({} instead of {}), for the same bytes on the wire.",
+      sync == "nccl" ? "nccl.sharded=true" : "sync=sharded",
       binary_bytes(now - plan.optimizer_if_sharded), plan.config.world,
       binary_bytes(plan.optimizer_if_sharded), binary_bytes(now)));
 }
@@ -205,10 +205,10 @@ std::string memory_json(const MemoryPlan& plan) {
             {"world", plan.config.world},       {"optimizer", plan.config.optimizer.name},
             {"device", plan.config.device},     {"precision", plan.config.precision.compute},
             {"batch", plan.config.train.batch}, {"parameters", plan.parameters}};
-  json["rank"] = {{"weights", w.weights},     {"gradients", w.gradients},
-                  {"optimizer", w.optimizer}, {"activations", a.total()},
-                  {"staging", w.staging},     {"residual", w.residual},
-                  {"batches", plan.batches},  {"total", plan.rank_bytes()}};
+  json["rank"] = {
+      {"weights", w.weights},     {"gradients", w.gradients},   {"optimizer", w.optimizer},
+      {"activations", a.total()}, {"staging", w.staging},       {"residual", w.residual},
+      {"batches", plan.batches},  {"total", plan.rank_bytes()}, {"host", plan.host_bytes()}};
   json["activations"] = {{"outputs", a.outputs},
                          {"gradients", a.gradients},
                          {"layers", a.layers},

@@ -205,7 +205,8 @@ TEST(CudaModule, TheRealOneHasWordsForEveryStatus) {
   EXPECT_STREQ(api.error_text(cuda::kOutOfMemory), "out of memory");
   EXPECT_STREQ(api.error_text(cuda::kDnnStatus + 3000), "status 3000 of cuDNN");
   EXPECT_STREQ(api.error_text(cuda::kBlasStatus + 13), "status 13 of cuBLASLt");
-  EXPECT_STREQ(api.error_text(cuda::kNcclStatus + 5), "status 5 of NCCL");
+  EXPECT_STREQ(api.error_text(cuda::kNcclStatus + 5), "NCCL: invalid usage");
+  EXPECT_STREQ(api.error_text(cuda::kNcclStatus + 99), "status 99 of NCCL");
 }
 
 TEST(CudaModule, TheRealOneLoadsAndAsksTheRuntime) {

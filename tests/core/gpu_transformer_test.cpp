@@ -104,44 +104,44 @@ TEST(GpuGpt, RefusesWhatCannotBe) {
 
 /// A GPU's lanes at once give what one after the other do.
 TEST(SequenceKernels, LanesAgreeWithOneLane) {
-  constexpr std::int64_t kRows = 9;
-  constexpr std::int64_t kColumns = 21;
+  constexpr std::int64_t kNormRows = 9;
+  constexpr std::int64_t kNormColumns = 21;
   constexpr std::int64_t kVocabulary = 5;
-  const auto n = static_cast<std::size_t>(kRows * kColumns);
+  const auto n = static_cast<std::size_t>(kNormRows * kNormColumns);
   const std::vector<float> x = test::values(1, n);
   const std::vector<float> dy = test::values(2, n);
-  const std::vector<float> gamma = test::values(3, 2 * kColumns);
+  const std::vector<float> gamma = test::values(3, 2 * kNormColumns);
   std::vector<float> y(n);
   std::vector<float> by_lanes(n);
-  std::vector<float> mean(kRows);
-  std::vector<float> inverse(kRows);
+  std::vector<float> mean(kNormRows);
+  std::vector<float> inverse(kNormRows);
   const auto norm = [&](std::vector<float>& to) {
-    return kernels::RowNorm{x.data(),  gamma.data(), gamma.data() + kColumns,
-                            to.data(), mean.data(),  inverse.data(),
-                            kColumns};
+    return kernels::RowNorm{x.data(),    gamma.data(), gamma.data() + kNormColumns,
+                            to.data(),   mean.data(),  inverse.data(),
+                            kNormColumns};
   };
-  kernels::for_rows(kRows, norm(y));
-  test::for_rows_by_lanes(kRows, norm(by_lanes));
+  kernels::for_rows(kNormRows, norm(y));
+  test::for_rows_by_lanes(kNormRows, norm(by_lanes));
   EXPECT_LE(test::relative_error(by_lanes, test::widen(y)), 1e-6);
 
   const auto gradient = [&](std::vector<float>& to) {
     return kernels::RowNormGradient{x.data(),       dy.data(), gamma.data(), mean.data(),
-                                    inverse.data(), dy.data(), to.data(),    kColumns};
+                                    inverse.data(), dy.data(), to.data(),    kNormColumns};
   };
-  kernels::for_rows(kRows, gradient(y));
-  test::for_rows_by_lanes(kRows, gradient(by_lanes));
+  kernels::for_rows(kNormRows, gradient(y));
+  test::for_rows_by_lanes(kNormRows, gradient(by_lanes));
   EXPECT_LE(test::relative_error(by_lanes, test::widen(y)), 1e-6);
 
   std::vector<float> tokens;
-  for (const std::int32_t token : test::labels(4, kRows, kVocabulary)) {
+  for (const std::int32_t token : test::labels(4, kNormRows, kVocabulary)) {
     tokens.push_back(static_cast<float>(token));
   }
-  std::vector<float> sums(kVocabulary * kColumns);
+  std::vector<float> sums(kVocabulary * kNormColumns);
   std::vector<float> sums_by_lanes(sums.size());
   const std::vector<float> head = test::values(5, sums.size());
   const auto scatter = [&](std::vector<float>& to) {
     return kernels::TokenGradient<float>{tokens.data(), dy.data(),   head.data(), to.data(),
-                                         kRows,         kVocabulary, kColumns};
+                                         kNormRows,     kVocabulary, kNormColumns};
   };
   kernels::for_rows(kVocabulary * scatter(sums).tiles(), scatter(sums));
   test::for_rows_by_lanes(kVocabulary * scatter(sums).tiles(), scatter(sums_by_lanes));

@@ -34,7 +34,9 @@ const char* failure_text(int status) noexcept {
                                                                      : nullptr;
 }
 
-Library::Library(const char* file) : file_(file), handle_(dlopen(file, RTLD_NOW | RTLD_LOCAL)) {
+Library::Library(const char* file)
+    : file_(file != nullptr ? file : "(no file)"),
+      handle_(dlopen(file_.c_str(), RTLD_NOW | RTLD_LOCAL)) {
   if (handle_ == nullptr) {
     throw Failure{kNoLibrary, loader_reason()};
   }

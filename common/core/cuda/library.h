@@ -37,6 +37,9 @@ int guarded(const Work& work) noexcept {
     return remember(std::move(failure));
   } catch (const std::bad_alloc&) {
     return kOutOfMemory;
+  } catch (const std::exception& error) {
+    constexpr int kUnknown = 999;  // cudaErrorUnknown
+    return remember({kUnknown, error.what()});
   }
 }
 

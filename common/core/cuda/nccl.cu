@@ -210,10 +210,24 @@ int abort(void* comm) {
 
 }  // namespace
 
+/// Words of our own, since a status can be asked about before the library was opened.
 const char* nccl_result_text(int result) noexcept {
-  const Opened& library = opened(nullptr);
-  return library.functions ? library.functions->error_string(static_cast<ncclResult_t>(result))
-                           : nullptr;
+  switch (result) {
+    case ncclUnhandledCudaError:
+      return "NCCL: a CUDA call failed (NCCL_DEBUG=INFO says which)";
+    case ncclSystemError:
+      return "NCCL: a system call failed (NCCL_DEBUG=INFO says which)";
+    case ncclInternalError:
+      return "NCCL: an internal error";
+    case ncclInvalidArgument:
+      return "NCCL: an invalid argument";
+    case ncclInvalidUsage:
+      return "NCCL: invalid usage";
+    case ncclRemoteError:
+      return "NCCL: a remote process exited or the network failed";
+    default:
+      return nullptr;
+  }
 }
 
 constinit const NcclApi kNcclApi{open,        unique_id,  init,           split,      async_error,

@@ -8,7 +8,7 @@ namespace paceline::cuda {
 
 extern const NcclApi kNcclApi;
 
-/// NCCL's words for an ncclResult_t; null before it was opened.
+/// Words for an ncclResult_t, null for one that is not known.
 [[nodiscard]] const char* nccl_result_text(int result) noexcept;
 
 }  // namespace paceline::cuda

@@ -89,9 +89,13 @@ void add_network_words(const DoctorReport& report, std::vector<std::string>& wor
 void add_gpu_words(const DoctorReport& report, std::vector<std::string>& words) {
   if (report.machine.gpus.empty()) {
     words.emplace_back("There is no usable GPU: all layers run on the CPU (device=cpu).");
+  } else if (report.machine.cuda_module.starts_with("not usable")) {
+    words.push_back(
+        fmt::format("There is a GPU that this program cannot use ({}): layers run on "
+                    "the CPU (device=cpu).",
+                    report.machine.cuda_module));
   } else {
-    words.emplace_back(
-        "There is a GPU, but layers do not compute on GPUs yet: all run on the CPU (device=cpu).");
+    words.emplace_back("Layers run on the CPU unless a run says device=cuda.");
   }
   if (report.build.find("Release") == std::string::npos) {
     words.push_back(

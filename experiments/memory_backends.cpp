@@ -187,7 +187,7 @@ PlannedUse plan_on_host(const Config& config, const Backend& backend, const Buck
 PlannedUse plan_backend(const Config& config, const Backend& backend, const BucketPlan& plan,
                         const OptimizerSpec& spec) {
   PlannedUse use = plan_on_host(config, backend, plan, spec);
-  use.staged = config.device == "cuda" && backend.name != "nccl";
+  use.staged = config.device == "cuda" && !backend.binds_gpu;
   if (use.staged) {
     use.worker.staging += use.worker.weights + use.worker.gradients;
   }

@@ -96,7 +96,11 @@ endif()
 
 if(PACELINE_HAVE_CUDA)
   # Machine code for both, and PTX of the newer for GPUs still to come.
-  set(CMAKE_CUDA_ARCHITECTURES "80-real;90" CACHE STRING "GPU architectures of the CUDA module")
+  set(paceline_cuda_architectures "80-real;90")
+  if(DEFINED ENV{CUDAARCHS})  # CMake's own variable
+    set(paceline_cuda_architectures $ENV{CUDAARCHS})
+  endif()
+  set(CMAKE_CUDA_ARCHITECTURES "${paceline_cuda_architectures}" CACHE STRING "GPU architectures of the CUDA module")
   set(CMAKE_CUDA_COMPILER ${PACELINE_NVCC} CACHE FILEPATH "CUDA compiler")
   set(CMAKE_CUDA_HOST_COMPILER ${CMAKE_CXX_COMPILER} CACHE FILEPATH "nvcc's host compiler")
   if(CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)

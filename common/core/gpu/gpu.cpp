@@ -112,6 +112,7 @@ GpuMemory::GpuMemory(Gpu& gpu, std::size_t bytes, std::string_view what)
 
 GpuMemory::~GpuMemory() {
   if (memory_ != nullptr) {
+    static_cast<void>(gpu_->api().synchronize(gpu_->stream().native()));
     static_cast<void>(gpu_->api().release(memory_));
     gpu_->held_ -= bytes_;
   }

@@ -49,7 +49,7 @@ class GpuStream final : public Stream {
   void* stream_ = nullptr;
 };
 
-/// Device memory, not cleared, that grows when asked to. Outlived by the Gpu.
+/// Device memory, not cleared. Outlived by the Gpu; its end waits for the compute stream.
 class GpuMemory {
  public:
   GpuMemory() = default;

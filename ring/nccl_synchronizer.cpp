@@ -217,6 +217,9 @@ class NcclSynchronizer final : public Synchronizer {
       sum(b);
       sum_->share(part(*weights_, b));
     }
+    if (norm_) {
+      sum_norm();
+    }
     quiesce();
     static_cast<void>(monitor_->take_seconds());
   }
@@ -307,15 +310,20 @@ class NcclSynchronizer final : public Synchronizer {
 
   void find_norm(float scale) {
     norm_->compute(gradients_->values(), scale);
-    if (sum_->sharded()) {
-      comms_->all_reduce(NcclCommunicators::kWorld, norm_->squares(), 1, Precision::fp32, *stream_);
-    }
+    sum_norm();
     if (spec_.skip_nonfinite) {
       gpu_->check(gpu_->api().copy_to_host(host_squares_.data(), norm_->squares(), sizeof(float),
                                            stream_->native()),
                   "reading the gradient's norm");
       stream_->record(*norm_known_);
       undecided_ = Update{step_.lr, scale};
+    }
+  }
+
+  /// Of the ranks' shards.
+  void sum_norm() {
+    if (sum_->sharded()) {
+      comms_->all_reduce(NcclCommunicators::kWorld, norm_->squares(), 1, Precision::fp32, *stream_);
     }
   }
 

@@ -13,18 +13,22 @@
 namespace paceline {
 namespace {
 
-/// The staging of replicas on a GPU's double, around the backend that the configuration names.
 const CudaModule& host_double() {
   static const CudaModule module(test::host_module());
   return module;
 }
 
-Backend staged(Backend backend) {
-  backend.make = [](const WorkerContext& context) -> std::unique_ptr<Synchronizer> {
-    return std::make_unique<test::SeenFromHost>(
-        host_double(), context.rank % 8,
-        make_host_staged(find_backend(context.config.sync).make(context)));
-  };
+std::unique_ptr<Synchronizer> made_on_double(const WorkerContext& context) {
+  const Backend backend = find_backend(context.config.sync);
+  auto synchronizer = backend.make(context);
+  return std::make_unique<test::SeenFromHost>(
+      host_double(), context.rank % 8,
+      backend.binds_gpu ? std::move(synchronizer) : make_host_staged(std::move(synchronizer)));
+}
+
+/// With its replicas on the double, seen from the host.
+Backend on_double(Backend backend) {
+  backend.make = made_on_double;
   return backend;
 }
 
@@ -39,9 +43,13 @@ constexpr int kLargestWorld = 8;
 #endif
 
 class BackendConformance : public ::testing::TestWithParam<std::string> {};
+class ReplicasOnAGpu : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(BackendConformance, FollowsTheReference) {
-  const Backend backend = find_backend(GetParam());
+  Backend backend = find_backend(GetParam());
+  if (backend.binds_gpu) {
+    backend = on_double(backend);
+  }
   Config config;
   config.sync = GetParam();
   int smallest = 1;
@@ -67,11 +75,8 @@ TEST_P(BackendConformance, FollowsTheReference) {
 }
 
 /// Replicas on a GPU's double (streams are threads), the backend's own on the host.
-TEST_P(BackendConformance, FollowsTheReferenceFromAGpu) {
+TEST_P(ReplicasOnAGpu, FollowTheReference) {
   const Backend backend = find_backend(GetParam());
-  if (backend.traits.shared_weights) {
-    GTEST_SKIP() << "has no replicas to stage";
-  }
   ConformanceCase test;
   test.config.sync = GetParam();
   test.config.world = GetParam() == "single" ? 1 : 3;
@@ -83,21 +88,26 @@ TEST_P(BackendConformance, FollowsTheReferenceFromAGpu) {
   test.buckets = {5, 0, 1000, 17};
   test.optimizer.momentum = 0.5F;
   if (testing::has_replicas(backend.name)) {
-    testing::check_replicas(staged(backend), test);
+    testing::check_replicas(on_double(backend), test);
   } else {
-    check_backend(staged(backend), test);
+    check_backend(on_double(backend), test);
   }
 }
 
-std::vector<std::string> backend_names() {
+std::vector<std::string> backend_names(bool with_shared_weights) {
   std::vector<std::string> names;
   for (const Backend& backend : all_backends()) {
-    names.emplace_back(backend.name);
+    if (with_shared_weights || !backend.traits.shared_weights) {
+      names.emplace_back(backend.name);
+    }
   }
   return names;
 }
 
-INSTANTIATE_TEST_SUITE_P(Table, BackendConformance, ::testing::ValuesIn(backend_names()),
+INSTANTIATE_TEST_SUITE_P(Table, BackendConformance, ::testing::ValuesIn(backend_names(true)),
+                         [](const auto& tested) { return tested.param; });
+/// Workers that share weights have no replicas to stage.
+INSTANTIATE_TEST_SUITE_P(Table, ReplicasOnAGpu, ::testing::ValuesIn(backend_names(false)),
                          [](const auto& tested) { return tested.param; });
 
 }  // namespace

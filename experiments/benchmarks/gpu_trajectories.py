@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gpu_check: losses of short runs on the device against the same runs on the CPU."""
+
+import dataclasses
+
+from gpu_session import Check, Command, Failed
+
+# Largest difference of a loss over the run's largest loss; 16 bits are held to the CPU in fp32.
+# A resnet's batch norms amplify rounding: the CPU's own losses over these 50 steps move by up to
+# 0.6% when nothing but its order of summing changes, the other models' by less than 1e-7.
+TOLERANCE = {"fp32": 1e-3, "bf16": 0.05, "fp16": 0.05}
+RESNET_TOLERANCE = {"fp32": 0.03, "bf16": 0.06, "fp16": 0.06}
+# The same over the first steps, before anything is amplified.
+EARLY_STEPS = 3
+EARLY_TOLERANCE = {"fp32": 1e-4, "bf16": 0.02, "fp16": 0.01}
+
+
+@dataclasses.dataclass
+class Plan:
+    """What all runs share."""
+
+    program: str
+    device: str
+    gpus: int
+    folder: object
+    text: str  # a file that GPT reads
+    tiny: bool
+
+    def images(self, shape, classes, train, test=16):
+        return ["data.name=synthetic", f"data.shape={shape}", f"data.classes={classes}",
+                f"data.train_limit={train}", f"data.test_limit={test}"]
+
+    def train(self, label, device, sync, world, *keys, reuse=False):
+        folder = self.folder / label
+        return Command([self.program, "train", f"--sync={sync}", f"--world={world}", "--quiet",
+                        f"device={device}", *keys, "observe.trace=false", f"run.dir={folder}"],
+                       folder, reuse)
+
+
+def model_keys(plan, model, tiny):
+    """The model's own keys and its batch; the full sizes take a CPU core a few seconds."""
+    if model == "gpt":
+        width, context, batch = (16, 16, 2) if tiny else (64, 64, 8)
+        return ["data.name=text", f"data.path={plan.text}", f"data.context={context}",
+                "data.test_limit=8", "gpt.layers=2", "gpt.heads=4", f"gpt.width={width}"], batch
+    if model == "resnet20":
+        return plan.images("16x16x3", 10, 512), (8 if tiny else 32)
+    return plan.images("28x28x1", 10, 512), (4 if tiny else 32)
+
+
+def losses(done):
+    """By rank."""
+    return {rank: [step["loss"] for step in steps] for rank, steps in done.steps().items()}
+
+
+def difference(expected, found, steps):
+    """Largest over ranks and the first steps, as a share of the largest loss."""
+    pairs = [(a, b) for rank in expected for a, b in zip(expected[rank][:steps],
+                                                         found[rank][:steps])]
+    return max(abs(a - b) for a, b in pairs) / max(a for a, _ in pairs)
+
+
+def compare(done, tolerance, early_tolerance):
+    """Figures of a reference and a run on the device; raises Failed beyond the tolerances."""
+    expected, found = losses(done[0]), losses(done[1])
+    if {r: len(v) for r, v in expected.items()} != {r: len(v) for r, v in found.items()}:
+        raise Failed("the runs have different ranks or numbers of steps")
+    if any(loss is None for rank in (*expected.values(), *found.values()) for loss in rank):
+        raise Failed("a loss is not finite")
+    steps = len(expected[0])
+    worst = difference(expected, found, steps)
+    early = difference(expected, found, EARLY_STEPS)
+    figures = {"steps": steps, "ranks": len(expected), "max_relative_difference": worst,
+               "tolerance": tolerance, "early_relative_difference": early,
+               "early_steps": EARLY_STEPS, "early_tolerance": early_tolerance,
+               "first_loss": found[0][0], "last_loss": found[0][-1],
+               "text": f"losses differ by {worst:.1e} (at most {tolerance:g}), in the first "
+               f"{EARLY_STEPS} steps by {early:.1e} ({early_tolerance:g})"}
+    if worst > tolerance or early > early_tolerance:
+        raise Failed(figures["text"], figures)
+    if not sum(found[0][-3:]) < sum(found[0][:3]):
+        raise Failed("the loss did not fall", figures)
+    return figures
+
+
+def trajectory(plan, name, model, sync, world, precision="fp32", reference="", extra=()):
+    keys, batch = model_keys(plan, model, plan.tiny)
+    steps = 20 if plan.tiny else 50
+    keys += [f"model={model}", f"train.batch={batch}", f"train.samples={batch * world * steps}",
+             f"optimizer.lr={0.001 if model == 'resnet20' else 0.01}", "optimizer.momentum=0.9"]
+    if precision == "fp16":  # so small that no step is left out for an overflow
+        extra = [*extra, "precision.initial_scale=1024"]
+    on_cpu = plan.train(f"cpu-{model}-{reference or sync}-{world}", "cpu", reference or sync, world,
+                        *keys, *(() if reference else extra), reuse=True)
+    on_device = plan.train(name, plan.device, sync, world, *keys, *extra,
+                           f"precision.compute={precision}")
+    skip = ""
+    if plan.device == "cpu" and sync == "nccl":
+        skip = "device=cpu: NCCL sums between GPUs"
+    elif plan.device == "cpu" and model == "gpt" and precision != "fp32":
+        skip = "device=cpu: gpt computes in fp32 there"
+    elif sync == "nccl" and world > plan.gpus:
+        skip = f"needs {world} GPUs, {plan.gpus} here"
+    tolerance = (RESNET_TOLERANCE if model == "resnet20" else TOLERANCE)[precision]
+    return Check(f"trajectories.{name}",
+                 lambda done: compare(done, tolerance, EARLY_TOLERANCE[precision]), [on_cpu, on_device], limit_s=40, skip=skip)
+
+
+def gpu_counts(gpus):
+    """Worlds of sync=nccl beyond 1: all up to 4, then powers of two and all of them."""
+    return [n for n in range(2, gpus + 1) if n <= 4 or n & (n - 1) == 0 or n == gpus]
+
+
+def checks(plan):
+    for model in ("mlp", "cnn", "resnet20", "gpt"):
+        yield trajectory(plan, f"{model}.fp32", model, "single", 1)
+    yield trajectory(plan, "nccl.world1", "cnn", "nccl", 1, reference="single")
+    yield trajectory(plan, "nccl.sharded.world1", "cnn", "nccl", 1, reference="single",
+                     extra=["nccl.sharded=true"])
+    yield trajectory(plan, "ring.world2", "cnn", "ring", 2)  # two ranks, also on one GPU
+    yield trajectory(plan, "ps.world2", "cnn", "ps", 2)
+    for model in ("cnn", "resnet20", "gpt"):
+        for precision in ("bf16", "fp16"):
+            yield trajectory(plan, f"{model}.{precision}", model, "single", 1, precision)
+    yield trajectory(plan, "sharded.world2", "cnn", "sharded", 2)
+    yield trajectory(plan, "hierarchical.world4", "mlp", "hierarchical", 4,
+                     extra=["topology.ranks_per_node=2"])
+    counts = gpu_counts(plan.gpus) or [2]
+    for world in counts:
+        yield trajectory(plan, f"nccl.world{world}", "cnn", "nccl", world, reference="ring")
+    yield trajectory(plan, f"nccl.sharded.world{counts[-1]}", "cnn", "nccl", counts[-1],
+                     reference="ring", extra=["nccl.sharded=true"])
+    yield trajectory(plan, "nccl.hierarchical.world4", "mlp", "nccl", 4, reference="ring",
+                     extra=["nccl.hierarchical=true", "topology.ranks_per_node=2"])

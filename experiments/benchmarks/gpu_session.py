@@ -20,7 +20,11 @@ LEAST_TIME_S = 2.0  # no check starts with less left
 
 
 class Skip(Exception):
-    """The check has nothing to judge; the text is the reason."""
+    """The check has nothing to judge; the text is the reason, `figures` are kept all the same."""
+
+    def __init__(self, reason, figures=None):
+        super().__init__(reason)
+        self.figures = figures or {}
 
 
 class Failed(Exception):
@@ -52,6 +56,7 @@ class Done:
     stdout: str
     output: str  # stderr, then stdout
     folder: pathlib.Path | None
+    status: int | None  # None: its time was over
 
     def summary(self):
         return finished(self.folder)[1]
@@ -127,10 +132,10 @@ class Child:
 class Session:
     """Runs checks one after another until the stage's time is over, and keeps what they gave."""
 
-    def __init__(self, folder, selected, dry_run=False):
+    def __init__(self, folder, selected, show=""):
         self.folder = folder
         self.selected = selected  # name -> whether it is wanted
-        self.dry_run = dry_run
+        self.show = show  # instead of running: "names" or "commands"
         self.records = []
         self.figures = {}  # of the checks that passed or failed with figures, by name
         self.stage_end = 0.0
@@ -141,8 +146,8 @@ class Session:
     def perform(self, check):
         if not self.selected(check.name):
             return
-        if self.dry_run:
-            self._show(check)
+        if self.show:
+            self._print(check)
             return
         begin = time.monotonic()
         record = {"name": check.name, "state": "", "seconds": 0.0,
@@ -151,6 +156,8 @@ class Session:
             self._judge(check, record)
         except Skip as reason:
             record["state"] = f"skipped: {reason}"
+            if reason.figures:
+                record["figures"] = reason.figures
         except KeyboardInterrupt:
             self.interrupted = True
             record["state"] = "skipped: interrupted"
@@ -177,7 +184,7 @@ class Session:
             record["figures"] = failure.figures
         except (KeyError, ValueError, StopIteration, OSError) as error:
             record["state"] = "failed"
-            record["reason"] = f"unreadable result: {type(error).__name__}: {error}"
+            record["reason"] = f"{type(error).__name__}: {error}"
         if record["state"] == "failed":
             output = "\n".join(one.output for one in done[-1:])
             record.setdefault("figures", {}).setdefault("output", last_lines(output))
@@ -187,7 +194,7 @@ class Session:
         if command.reuse and command.folder.exists():
             try:
                 finished(command.folder)
-                return Done("", "", command.folder)
+                return Done("", "", command.folder, 0)
             except StopIteration:
                 pass  # that run did not finish
         left = self.stage_end - time.monotonic()
@@ -198,19 +205,22 @@ class Session:
         child = Child(command.arguments, self.folder / f"command{self._starts}")
         status = child.wait(min(own, left))
         stdout = child.read("out")
-        done = Done(stdout, child.read("err") + stdout, command.folder)
+        done = Done(stdout, child.read("err") + stdout, command.folder, status)
         if status is None and not command.partial:
             if left < own:
                 raise Skip(f"out of time: it was ended after {left:.0f} s of its {limit_s:.0f} s, "
-                           "when the budget was spent")
-            raise Failed(f"took longer than {limit_s:.0f} s: {command.text()}",
+                           "when the budget was spent", {"output": last_lines(done.output)})
+            raise Failed(f"took longer than {limit_s:g} s: {command.text()}",
                          {"output": last_lines(done.output)})
         if status is not None and status not in command.statuses:
             raise Failed(f"exit status {status}: {command.text()}",
                          {"output": last_lines(done.output)})
         return done
 
-    def _show(self, check):
+    def _print(self, check):
+        if self.show == "names":
+            print(check.name)
+            return
         print(f"# {check.name}" + (f" (skipped: {check.skip})" if check.skip else ""))
         for command in [] if check.skip else check.commands:
             print(f"  {command.text()}")

@@ -103,7 +103,8 @@ def trajectory(plan, name, model, sync, world, precision="fp32", reference="", e
         skip = f"needs {world} GPUs, {plan.gpus} here"
     tolerance = (RESNET_TOLERANCE if model == "resnet20" else TOLERANCE)[precision]
     return Check(f"trajectories.{name}",
-                 lambda done: compare(done, tolerance, EARLY_TOLERANCE[precision]), [on_cpu, on_device], limit_s=40, skip=skip)
+                 lambda done: compare(done, tolerance, EARLY_TOLERANCE[precision]),
+                 [on_cpu, on_device], limit_s=40, skip=skip)
 
 
 def gpu_counts(gpus):

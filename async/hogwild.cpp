@@ -4,10 +4,11 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
 #include <optional>
 #include <string>
 
+#include "async/gpu_hogwild.h"
+#include "async/share.h"
 #include "common/base/buffer.h"
 #include "common/base/error.h"
 #include "common/config/validate.h"
@@ -30,25 +31,6 @@ struct SharedModel {
   alignas(kCacheLine) std::atomic<std::int64_t> updates{0};  // apart from what every step reads
 };
 
-/// Hands rank 0's SharedModel to the other threads of this process. Collective.
-std::shared_ptr<SharedModel> share_model(Communicator& workers, std::span<const float> init) {
-  std::shared_ptr<SharedModel> model;
-  if (workers.rank() == 0) {
-    model = std::make_shared<SharedModel>(init);
-  }
-  const auto* mine = &model;
-  std::string blob(sizeof(mine), '\0');
-  std::memcpy(blob.data(), &mine, sizeof(mine));
-  blob = workers.broadcast(0, std::move(blob));
-  const std::shared_ptr<SharedModel>* root = nullptr;
-  std::memcpy(&root, blob.data(), sizeof(root));
-  if (workers.rank() != 0) {
-    model = *root;
-  }
-  workers.barrier();
-  return model;
-}
-
 /// Plain SGD: no state that a step without gradient would change.
 bool sparse_updates(const OptimizerSpec& spec) noexcept {
   return spec.kind == OptimizerKind::sgd && spec.momentum == 0.0F && spec.weight_decay == 0.0F &&
@@ -69,7 +51,8 @@ class HogwildSynchronizer final : public Synchronizer {
   ReplicaView bind(const BucketPlan& plan, Device& /*device*/, const OptimizerSpec& optimizer,
                    std::span<const float> init) override {
     plan_ = plan;
-    model_ = share_model(workers_, init);
+    model_ = share_among_threads<SharedModel>(workers_,
+                                              [&] { return std::make_shared<SharedModel>(init); });
     gradients_ = Buffer(plan.elements() * sizeof(float));
     optimizer_ = std::make_unique<Optimizer>(optimizer, plan.elements());
     return {model_->memory.as<float>(), gradients_.as<float>()};
@@ -207,6 +190,9 @@ void validate_techniques(const Config& config) {
 
 void validate(const Config& config) {
   validate_techniques(config);
+  if (config.device == "cuda") {
+    validate_gpu_hogwild(config);
+  }
   if (config.sync_options.exact) {
     throw ConfigError(
         "sync.exact = true makes sums independent of their order, but sync=hogwild applies every "
@@ -219,6 +205,9 @@ void validate(const Config& config) {
 }
 
 std::unique_ptr<Synchronizer> make(const WorkerContext& context) {
+  if (context.config.device == "cuda") {
+    return make_gpu_hogwild(context);
+  }
   return std::make_unique<HogwildSynchronizer>(context.workers);
 }
 
@@ -230,6 +219,7 @@ Backend hogwild_backend() {
   backend.summary = "threads update one shared weight buffer without locks (Niu et al. 2011)";
   backend.traits = kTraits;
   backend.workers = WorkerKind::thread;
+  backend.binds_gpu = true;
   backend.validate = validate;
   backend.make = make;
   return backend;

@@ -16,6 +16,8 @@ namespace paceline {
 ///
 /// With a sparse model (logistic) and plain SGD an update reads and writes only the weights of the
 /// features that occur in the batch, as in the paper.
+///
+/// With device=cuda see gpu_hogwild.h.
 [[nodiscard]] Backend hogwild_backend();
 
 }  // namespace paceline

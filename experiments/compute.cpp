@@ -9,6 +9,7 @@
 #include "common/core/gpu/gpu_model.h"
 #include "common/core/gpu/host_staging.h"
 #include "common/core/model_options.h"
+#include "experiments/backends.h"
 
 namespace paceline {
 
@@ -29,7 +30,9 @@ std::unique_ptr<Device> make_device(const WorkerContext& context, const CudaModu
   const int local = local_rank(context.workers);
   check_gpus(context.config, module);
   const auto gpus = std::max(1, static_cast<int>(module.devices().size()));
-  const int index = context.config.cuda.device >= 0 ? context.config.cuda.device : local % gpus;
+  const bool one_for_all = find_backend(context.config.sync).traits.shared_weights;
+  const int own = one_for_all ? 0 : local % gpus;
+  const int index = context.config.cuda.device >= 0 ? context.config.cuda.device : own;
   return std::make_unique<Gpu>(module, GpuOptions{index, context.config.cuda.tf32});
 }
 

@@ -153,13 +153,13 @@ GpuTopology ask_initialised(const NvmlApi& api, const std::filesystem::path& roo
 }
 
 std::string card_text(std::size_t index, const GpuCard& card) {
-  constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+  constexpr double kCardGiB = 1024.0 * 1024.0 * 1024.0;
   const std::string links =
       card.links == 0 ? std::string("no NVLink")
                       : fmt::format("{} of {} NVLinks active", card.active_links, card.links);
   return fmt::format("GPU{} {}, {}, {:.1f} GiB ({:.1f} free), {}{}", index, card.name, card.bus_id,
-                     static_cast<double>(card.memory_bytes) / kGiB,
-                     static_cast<double>(card.free_bytes) / kGiB, links,
+                     static_cast<double>(card.memory_bytes) / kCardGiB,
+                     static_cast<double>(card.free_bytes) / kCardGiB, links,
                      card.numa_node ? fmt::format(", NUMA node {}", *card.numa_node) : "");
 }
 

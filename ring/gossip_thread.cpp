@@ -39,6 +39,7 @@ GossipThread::~GossipThread() {
   }
   changed_.notify_all();
   thread_.join();
+  replica_.transport().leave();  // before travelling_ goes
 }
 
 // ---- Training thread

@@ -15,8 +15,8 @@
 #include "common/base/error.h"
 #include "common/base/sha256.h"
 #include "common/core/arena_optimizer.h"
+#include "common/core/gpu/gpu_optimizer.h"
 #include "ring/nccl_monitor.h"
-#include "ring/nccl_optimizer.h"
 #include "ring/nccl_sum.h"
 
 namespace paceline {
@@ -378,8 +378,8 @@ class NcclSynchronizer final : public Synchronizer {
   std::unique_ptr<DeviceArena> weights_;
   std::unique_ptr<DeviceArena> gradients_;
   GpuMemory staging_;
-  std::optional<NcclOptimizer> optimizer_;
-  std::optional<NcclNorm> norm_;
+  std::optional<GpuOptimizer> optimizer_;
+  std::optional<GpuNorm> norm_;
   Buffer host_squares_;
   std::optional<PinnedRange> pinned_;
   std::optional<GpuEvent> norm_known_;

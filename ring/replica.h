@@ -27,6 +27,9 @@ class Replica {
   /// Collective over the workers. `stop` ends waits for peers with Stopped; it and the context's
   /// parts outlive this.
   Replica(const WorkerContext& context, const std::atomic<bool>& stop);
+  ~Replica() { transport_->leave(); }
+  Replica(const Replica&) = delete;
+  Replica& operator=(const Replica&) = delete;
 
   /// As Synchronizer::bind.
   ReplicaView bind(const BucketPlan& plan, const OptimizerSpec& spec, std::span<const float> init);

@@ -44,6 +44,12 @@ class RingSynchronizer final : public Synchronizer {
         collective_(*transport_, context.topology,
                     flavoured_options(context.config, flavour, stop_)) {}
 
+  /// Ends the sending before the arenas go.
+  ~RingSynchronizer() override {
+    thread_.reset();
+    transport_->leave();
+  }
+
   [[nodiscard]] Traits traits() const noexcept override { return kTraits; }
 
   [[nodiscard]] MemoryUse memory() const noexcept override { return work_->memory(); }

@@ -50,6 +50,7 @@ struct Slot {
 struct Channel {
   alignas(kCacheLine) std::atomic<std::uint64_t> consumed;  ///< frames the reader is done with
   std::atomic<std::uint32_t> reader_left;
+  std::atomic<std::uint32_t> reading;  ///< the reader is in memory that a frame points to
   alignas(kCacheLine) std::atomic<std::uint32_t> writer_left;
   alignas(kCacheLine) std::array<Slot, kChannelSlots> slots;
 };

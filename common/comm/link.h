@@ -42,6 +42,8 @@ class Link {
 
   /// Moves what can be moved without blocking; true if anything did. Throws PeerLost, Error.
   virtual bool progress() = 0;
+  /// See Transport::leave().
+  virtual void leave() noexcept {}
   /// Adds the descriptors whose readiness would let progress() move something.
   virtual void add_poll_descriptors(std::vector<pollfd>& descriptors) const = 0;
   /// When the emulated NIC lets something happen next; kNever if it holds nothing back.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "common/base/error.h"
@@ -24,9 +25,16 @@ MemoryLink::MemoryLink(int self, int peer, Ends ends, const Pacer& pacer)
       out_(ends_.peer->channel(self)) {}
 
 MemoryLink::~MemoryLink() {
-  out_.writer_left.store(1, std::memory_order_seq_cst);
+  leave();
   in_.reader_left.store(1, std::memory_order_seq_cst);
   ends_.peer->ring();
+}
+
+void MemoryLink::leave() noexcept {
+  out_.writer_left.store(1, std::memory_order_seq_cst);
+  while (out_.reading.load(std::memory_order_seq_cst) != 0) {
+    std::this_thread::yield();
+  }
 }
 
 bool MemoryLink::progress() {
@@ -84,7 +92,11 @@ bool MemoryLink::take_frame(const Slot& slot, std::size_t& budget) {
   }
   // Whole cache lines except at the end, so that no element is cut.
   const std::size_t part = std::min(length - frame_moved_, budget / kCacheLine * kCacheLine);
-  apply_arrival(recv.arrival, recv.data + recv.moved, payload_of(slot) + frame_moved_, part);
+  if (frame.kind == FrameKind::pointer) {
+    move_pointed(recv, slot, part);
+  } else {
+    apply_arrival(recv.arrival, recv.data + recv.moved, payload_of(slot) + frame_moved_, part);
+  }
   recv.moved += part;
   frame_moved_ += part;
   budget -= part;
@@ -96,6 +108,20 @@ bool MemoryLink::take_frame(const Slot& slot, std::size_t& budget) {
     ++receiving_;
   }
   return true;
+}
+
+/// From memory that is the peer's to free once it has left.
+void MemoryLink::move_pointed(Recv& recv, const Slot& slot, std::size_t bytes) {
+  const std::byte* from = payload_of(slot) + frame_moved_;
+  in_.reading.store(1, std::memory_order_seq_cst);
+  const bool left = in_.writer_left.load(std::memory_order_seq_cst) != 0;
+  if (!left) {
+    apply_arrival(recv.arrival, recv.data + recv.moved, from, bytes);
+  }
+  in_.reading.store(0, std::memory_order_seq_cst);
+  if (left) {
+    throw PeerLost(fmt::format("rank {} left while rank {} read its message", peer_, self_));
+  }
 }
 
 const std::byte* MemoryLink::payload_of(const Slot& slot) {

@@ -30,6 +30,7 @@ class MemoryLink final : public Link {
   ~MemoryLink() override;
 
   bool progress() override;
+  void leave() noexcept override;
   void add_poll_descriptors(std::vector<pollfd>&) const override {}
 
  private:
@@ -41,6 +42,7 @@ class MemoryLink final : public Link {
   bool pull();
   bool take_frame(const Slot& slot, std::size_t& budget);
   [[nodiscard]] const std::byte* payload_of(const Slot& slot);
+  void move_pointed(Recv& recv, const Slot& slot, std::size_t bytes);
 
   bool push();
   bool push_piece(Send& send);

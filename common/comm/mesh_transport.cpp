@@ -102,6 +102,14 @@ bool MeshTransport::done(const Ticket& ticket) const noexcept {
   return ticket.is_send ? link.send_done(ticket.sequence) : link.recv_done(ticket.sequence);
 }
 
+void MeshTransport::leave() noexcept {
+  for (const auto& link : parts_.links) {
+    if (link != nullptr) {
+      link->leave();
+    }
+  }
+}
+
 std::uint64_t MeshTransport::bytes_sent() const noexcept {
   std::uint64_t bytes = 0;
   for (const auto& link : parts_.links) {

@@ -38,6 +38,7 @@ class MeshTransport final : public Transport {
   bool progress() override;
   [[nodiscard]] bool done(const Ticket& ticket) const noexcept override;
   void idle(const Deadline& deadline) override;
+  void leave() noexcept override;
   [[nodiscard]] std::uint64_t bytes_sent() const noexcept override;
   [[nodiscard]] std::string name() const override { return parts_.name; }
 

@@ -88,6 +88,11 @@ class Transport {
   /// progress() and idle() until done. Throws TimeoutError naming the peer at the deadline.
   void wait(const Ticket& ticket, const Deadline& deadline);
 
+  /// Afterwards no peer reads memory given to isend; what was not sent never will be. Waits for a
+  /// copy of one piece at most. For an end before the operations are done: whoever frees the memory
+  /// calls it first.
+  virtual void leave() noexcept {}
+
   /// Payload and framing bytes that left this rank so far.
   [[nodiscard]] virtual std::uint64_t bytes_sent() const noexcept = 0;
   /// "inproc", "shm", "tcp" or, where peers differ, "shm+tcp".

@@ -47,7 +47,7 @@ class ReplicasOnAGpu : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(BackendConformance, FollowsTheReference) {
   Backend backend = find_backend(GetParam());
-  if (backend.binds_gpu) {
+  if (backend.name == "nccl") {
     backend = on_double(backend);
   }
   Config config;

@@ -96,6 +96,19 @@ TEST(GpuTraining, NcclFollowsTheCpu) {
   expect_follows_the_cpu(config, 2e-3);
 }
 
+/// Alone it is plain SGD; beside another, updates may be lost, never more applied than made.
+TEST(GpuTraining, HogwildSharesOneArena) {
+  expect_follows_the_cpu(gpu_job("hogwild", 1), 2e-5);
+#ifndef __SANITIZE_THREAD__  // the race is the algorithm
+  Config config = gpu_job("hogwild", 2);
+  config.train.samples = 400;
+  const auto result = run(config);
+  EXPECT_EQ(result.weights[0], result.weights[1]);
+  EXPECT_LT(result.outcome.evaluations.back().loss, result.losses.front());
+  EXPECT_EQ(result.outcome.staleness.updates, 100);
+#endif
+}
+
 TEST(GpuTraining, SeveralLayersAndBuckets) {
   Config config = gpu_job("ring", 2);
   config.model = "mlp";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ring/nccl_optimizer.h"
+#include "common/core/gpu/gpu_optimizer.h"
 
 #include <fmt/format.h>
 
@@ -31,7 +31,7 @@ std::string updates_name(std::size_t b) {
 
 }  // namespace
 
-NcclOptimizer::NcclOptimizer(Gpu& gpu, GpuStream& stream, const OptimizerSpec& spec, OwnRanges own)
+GpuOptimizer::GpuOptimizer(Gpu& gpu, GpuStream& stream, const OptimizerSpec& spec, OwnRanges own)
     : gpu_(gpu),
       stream_(stream),
       spec_(spec),
@@ -51,8 +51,8 @@ NcclOptimizer::NcclOptimizer(Gpu& gpu, GpuStream& stream, const OptimizerSpec& s
   }
 }
 
-void NcclOptimizer::update(BucketId b, std::span<float> weights, std::span<const float> gradients,
-                           float lr, float scale) {
+void GpuOptimizer::update(BucketId b, std::span<float> weights, std::span<const float> gradients,
+                          float lr, float scale) {
   const auto index = static_cast<std::size_t>(b);
   const UpdateInfo info{updates_.at(index)++, lr, scale};
   const std::span<float> state = state_.values();
@@ -72,7 +72,7 @@ void NcclOptimizer::update(BucketId b, std::span<float> weights, std::span<const
   }
 }
 
-void NcclOptimizer::save(StateWriter& writer) const {
+void GpuOptimizer::save(StateWriter& writer) const {
   Optimizer host(spec_, elements_);
   for (int i = 0; i * elements_ < state_.values().size(); ++i) {
     gpu_.download(state_.values().subspan(static_cast<std::size_t>(i) * elements_, elements_),
@@ -84,7 +84,7 @@ void NcclOptimizer::save(StateWriter& writer) const {
   }
 }
 
-void NcclOptimizer::load(StateReader& reader) {
+void GpuOptimizer::load(StateReader& reader) {
   Optimizer host(spec_, elements_);
   host.load(reader);
   for (int i = 0; i * elements_ < state_.values().size(); ++i) {
@@ -96,7 +96,7 @@ void NcclOptimizer::load(StateReader& reader) {
   }
 }
 
-NcclNorm::NcclNorm(Gpu& gpu, GpuStream& stream, std::vector<Range> ranges)
+GpuNorm::GpuNorm(Gpu& gpu, GpuStream& stream, std::vector<Range> ranges)
     : gpu_(gpu), stream_(stream), ranges_(std::move(ranges)) {
   for (const Range& range : ranges_) {
     blocks_ += norm_blocks(range);
@@ -106,7 +106,7 @@ NcclNorm::NcclNorm(Gpu& gpu, GpuStream& stream, std::vector<Range> ranges)
   total_ = GpuMemory(gpu, sizeof(float), "the gradient's norm");
 }
 
-void NcclNorm::compute(std::span<const float> gradients, float scale) {
+void GpuNorm::compute(std::span<const float> gradients, float scale) {
   auto* partial = partial_.as<double>();
   for (const Range& range : ranges_) {
     gpu_.rows(norm_blocks(range),

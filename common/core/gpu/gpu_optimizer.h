@@ -19,9 +19,9 @@ using OwnRanges = std::vector<std::vector<Range>>;
 
 /// For rules whose elements are independent: SGD and Adam. Queues on `stream`; arenas are device
 /// memory of plan.elements() floats. All outlive it.
-class NcclOptimizer {
+class GpuOptimizer {
  public:
-  NcclOptimizer(Gpu& gpu, GpuStream& stream, const OptimizerSpec& spec, OwnRanges own);
+  GpuOptimizer(Gpu& gpu, GpuStream& stream, const OptimizerSpec& spec, OwnRanges own);
 
   /// weights = update by `gradients`·scale of what is own of bucket b.
   void update(BucketId b, std::span<float> weights, std::span<const float> gradients, float lr,
@@ -51,10 +51,10 @@ class NcclOptimizer {
 };
 
 /// The sum of squares of the mean gradient, in device memory. Queues on `stream`.
-class NcclNorm {
+class GpuNorm {
  public:
   /// Of `ranges` of an arena.
-  NcclNorm(Gpu& gpu, GpuStream& stream, std::vector<Range> ranges);
+  GpuNorm(Gpu& gpu, GpuStream& stream, std::vector<Range> ranges);
 
   /// *squares() = Σ (gradients[i]·scale)² over the ranges.
   void compute(std::span<const float> gradients, float scale);

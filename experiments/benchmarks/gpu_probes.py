@@ -41,6 +41,9 @@ def cuda_test(plan, program):
         if names["failed"]:
             raise Failed(f"{len(names['failed'])} tests failed, first {names['failed'][0]}",
                          figures)
+        if not names["passed"] and plan.device == "cuda":
+            raise Failed(f"all {len(names['skipped'])} tests were skipped, and there is a GPU",
+                         figures)
         if not names["passed"]:
             raise Skip(f"no GPU: all {len(names['skipped'])} tests were skipped")
         return figures

@@ -51,6 +51,9 @@ Segment Segment::open(pid_t pid, int fd, std::size_t bytes) {
   const std::string path = fmt::format("/proc/{}/fd/{}", pid, fd);
   FileDescriptor opened(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   struct stat status {};
+  if (!opened.valid() && (errno == ENOENT || errno == ESRCH)) {
+    throw PeerLost(fmt::format("process {} has ended: its shared segment {} is gone", pid, path));
+  }
   if (!opened.valid() || fstat(opened.get(), &status) != 0) {
     throw Error(fmt::format("cannot open the shared segment {}: {}", path, std::strerror(errno)));
   }

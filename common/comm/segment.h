@@ -19,7 +19,8 @@ class Segment {
   /// every page now. Throws Error naming the size when the system has no memory.
   Segment(std::size_t bytes, bool touch);
   /// Maps the segment that process `pid` of this machine holds as descriptor `fd`. `bytes` must not
-  /// exceed the segment's size; 0 means all of it. Throws Error naming pid and descriptor.
+  /// exceed the segment's size; 0 means all of it. Throws PeerLost where the process has ended,
+  /// else Error naming pid and descriptor.
   static Segment open(pid_t pid, int fd, std::size_t bytes);
   ~Segment();
   Segment(Segment&& other) noexcept;

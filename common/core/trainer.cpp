@@ -106,6 +106,7 @@ class Run {
     if (parts_.model.asynchronous()) {
       static_cast<void>(parts_.model.take_result());
     }
+    parts_.device.stream().synchronize();  // its backward reads weights that a step may replace
     parts_.workers.barrier();
     clock_begin_ns_ = now_ns();
   }
@@ -168,7 +169,7 @@ class Run {
     while (open_.front().untaken > 0) {
       take_oldest_result();
     }
-    const OpenStep step = std::move(open_.front());
+    const OpenStep step = open_.front();
     open_.pop_front();
     check_loss(step);
     record(step);

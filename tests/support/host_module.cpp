@@ -183,7 +183,11 @@ int elapsed_ms(float* ms, void* /*begin*/, void* /*end*/) {
 }
 
 int copy(void* to, const void* from, std::size_t bytes, void* stream) {
-  return queue(stream, [=] { std::memcpy(to, from, bytes); });
+  return queue(stream, [=] {
+    if (bytes > 0) {
+      std::memcpy(to, from, bytes);
+    }
+  });
 }
 
 int fill(void* memory, int byte, std::size_t bytes, void* stream) {

@@ -253,16 +253,16 @@ class NcclSynchronizer final : public Synchronizer {
       sum_->sum(gradient.data(), gradient.size(), wire_);
     } else if (wire_ == Precision::fp16) {
       // Averages, as the sum of what just fits would not.
-      sum_as<kernels::HalfWire>(b, gradient, static_cast<float>(context_.workers.size()));
+      sum_as<Half>(b, gradient, static_cast<float>(context_.workers.size()));
     } else {
-      sum_as<kernels::BfloatWire>(b, gradient, 1.0F);
+      sum_as<Bfloat>(b, gradient, 1.0F);
     }
     monitor_->end();
   }
 
   template <typename Format>
   void sum_as(BucketId b, std::span<float> gradient, float factor) {
-    auto* const staging = staging_.as<std::uint16_t>();
+    auto* const staging = staging_.as<Format>();
     gpu_->each(static_cast<std::int64_t>(gradient.size()),
                kernels::ToWire<Format>{gradient.data(), staging, 1.0F / factor}, *stream_,
                "rounding gradients");

@@ -21,9 +21,8 @@ using Joined = decltype(std::tuple_cat(std::declval<Lists>()...));
 /// Run by kernels::for_each: a thread per element.
 using EachFunctors =
     Joined<LayerEachFunctors, TransformerEachFunctors,
-           std::tuple<kernels::Multiply, kernels::ClipByNorm, kernels::ToWire<kernels::HalfWire>,
-                      kernels::ToWire<kernels::BfloatWire>, kernels::FromWire<kernels::HalfWire>,
-                      kernels::FromWire<kernels::BfloatWire>>>;
+           std::tuple<kernels::Multiply, kernels::ClipByNorm, kernels::ToWire<Half>,
+                      kernels::ToWire<Bfloat>, kernels::FromWire<Half>, kernels::FromWire<Bfloat>>>;
 
 /// Run by kernels::for_rows: a warp per row.
 using RowFunctors =

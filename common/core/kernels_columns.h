@@ -212,6 +212,15 @@ struct ColumnNormalise {
   }
 };
 
+/// dy[at], made 0 first where there is a ReLU's output y that is not above 0.
+template <typename T>
+[[nodiscard]] PACELINE_HD float masked_gradient(const T* y, T* dy, std::int64_t at) {
+  if (y != nullptr && !(static_cast<float>(y[at]) > 0.0F)) {
+    dy[at] = static_cast<T>(0.0F);
+  }
+  return static_cast<float>(dy[at]);
+}
+
 /// Of every part and column, with x̂ = (x − mean)·inverse: dy <- dy where y > 0, else 0 (not without
 /// `y`);  sum_dy = Σ dy,  sum_dy_x = Σ dy·x̂.
 template <typename T>
@@ -239,7 +248,7 @@ struct ColumnGradientSums {
         float weighted = 0.0F;
         for (std::int64_t row = begin; row < end; ++row) {
           const std::int64_t at = row * cut.columns + c;
-          const float d = masked(at);
+          const float d = masked_gradient(y, dy, at);
           plain += d;
           weighted += d * ((static_cast<float>(x[at]) - mean[s]) * inverse[s]);
         }
@@ -249,14 +258,6 @@ struct ColumnGradientSums {
       sum_dy[range.place * cut.columns + c] = total;
       sum_dy_x[range.place * cut.columns + c] = total_x;
     }
-  }
-
- private:
-  [[nodiscard]] PACELINE_HD float masked(std::int64_t at) const {
-    if (y != nullptr && !(static_cast<float>(y[at]) > 0.0F)) {
-      dy[at] = static_cast<T>(0.0F);
-    }
-    return static_cast<float>(dy[at]);
   }
 };
 
@@ -333,10 +334,7 @@ struct ColumnBiasSums {
       double total = 0.0;
       for (std::int64_t row = range.begin; row < range.end; ++row) {
         const std::int64_t at = row * cut.columns + c;
-        if (y != nullptr && !(static_cast<float>(y[at]) > 0.0F)) {
-          dy[at] = static_cast<T>(0.0F);
-        }
-        total += static_cast<double>(static_cast<float>(dy[at]));
+        total += static_cast<double>(masked_gradient(y, dy, at));
       }
       sums[range.place * cut.columns + c] = static_cast<float>(total);
     }

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "common/core/kernels_norm.h"
+#include "common/core/norm_layer.h"
 #include "common/core/shared_moments.h"
 
 namespace paceline {
@@ -18,19 +19,10 @@ struct Slabs {
 };
 
 /// What the norms share: moments per slab and channel, and the passes over the activations.
-class Norm : public Layer {
+class Norm : public NormLayer {
  public:
-  Norm(std::string name, SampleShape input, const NormSetup& setup)
-      : Layer(std::move(name), input, input), setup_(setup) {}
+  using NormLayer::NormLayer;
 
-  [[nodiscard]] std::vector<ParameterSpec> parameters() const override {
-    return {{"gamma", {channels()}, 1, 1.0F}, {"beta", {channels()}, 1, 0.0F}};
-  }
-  /// Mean, variance, scale and shift: two operations each.
-  [[nodiscard]] double flops() const override {
-    return 8.0 * static_cast<double>(input_shape().elements());
-  }
-  [[nodiscard]] Rounding rounding() const noexcept override { return Rounding::activations; }
   [[nodiscard]] std::size_t held_bytes() const noexcept override {
     return (first_.capacity() + second_.capacity()) * sizeof(double) +
            (mean_.capacity() + inverse_.capacity() + mean_dy_.capacity() + mean_dy_x_.capacity()) *
@@ -48,15 +40,14 @@ class Norm : public Layer {
     const kernels::Normalise row{
         pass.input,      pass.output,  mean_.data(),
         inverse_.data(), pass.weights, pass.weights + channels(),
-        slabs.rows,      channels(),   setup_.activation == Activation::relu,
+        slabs.rows,      channels(),   setup().activation == Activation::relu,
         pass.addend};
     kernels::for_rows(slabs.count * slabs.rows, row);
   }
 
   void backward(const BackwardPass& pass) override {
     const Slabs slabs = slabs_of(pass.samples);
-    const bool mask = setup_.activation == Activation::relu && setup_.mask == ReluMask::here;
-    const kernels::NormGradientSums sums{pass.input,      mask ? pass.output : nullptr,
+    const kernels::NormGradientSums sums{pass.input,      masks() ? pass.output : nullptr,
                                          pass.d_output,   mean_.data(),
                                          inverse_.data(), first_.data(),
                                          second_.data(),  slabs.rows,
@@ -76,12 +67,6 @@ class Norm : public Layer {
   }
 
  protected:
-  [[nodiscard]] std::int64_t channels() const noexcept { return input_shape().channels; }
-  [[nodiscard]] std::int64_t positions() const noexcept {
-    return input_shape().height * input_shape().width;
-  }
-  [[nodiscard]] const NormSetup& setup() const noexcept { return setup_; }
-
   [[nodiscard]] virtual Slabs slabs_of(std::int64_t samples) const noexcept = 0;
   /// Fills mean_ and inverse_.
   virtual void find_statistics(const ForwardPass& pass, const Slabs& slabs) = 0;
@@ -116,25 +101,11 @@ class Norm : public Layer {
       mean_dy_x_.resize(n);
     }
   }
-
-  NormSetup setup_;
 };
 
 class BatchNorm final : public Norm {
  public:
   using Norm::Norm;
-
-  [[nodiscard]] std::size_t buffer_elements() const noexcept override {
-    return 2 * static_cast<std::size_t>(channels());
-  }
-  void initialise_buffers(std::span<float> buffers) const override {
-    const std::size_t half = buffers.size() / 2;
-    std::ranges::fill(buffers.first(half), 0.0F);
-    std::ranges::fill(buffers.subspan(half), 1.0F);
-  }
-  [[nodiscard]] bool collective() const noexcept override {
-    return setup().kind == NormKind::sync_batch;
-  }
 
  private:
   [[nodiscard]] Slabs slabs_of(std::int64_t samples) const noexcept override {
@@ -184,9 +155,6 @@ class BatchNorm final : public Norm {
     }
   }
 
-  [[nodiscard]] bool sums_over_ranks() const noexcept {
-    return setup().kind == NormKind::sync_batch && setup().reducer != nullptr;
-  }
   void set(std::size_t c, double mean, double variance) noexcept {
     mean_[c] = static_cast<float>(mean);
     inverse_[c] = static_cast<float>(1.0 / std::sqrt(variance + kNormEpsilon));

@@ -5,6 +5,7 @@
 #include "common/core/gpu/gpu_layers.h"
 #include "common/core/gpu/gpu_parts.h"
 #include "common/core/kernels_norm.h"
+#include "common/core/norm_layer.h"
 #include "common/core/shared_moments.h"
 
 namespace paceline {
@@ -12,18 +13,11 @@ namespace paceline {
 namespace {
 
 /// What the norms share; see kernels_columns.h for slabs, parts and columns.
-class GpuNorm : public Layer {
+class GpuNorm : public NormLayer {
  public:
   GpuNorm(GpuContextPtr context, std::string name, SampleShape input, const NormSetup& setup)
-      : Layer(std::move(name), input, input), context_(std::move(context)), setup_(setup) {}
+      : NormLayer(std::move(name), input, setup), context_(std::move(context)) {}
 
-  [[nodiscard]] std::vector<ParameterSpec> parameters() const override {
-    return {{"gamma", {channels()}, 1, 1.0F}, {"beta", {channels()}, 1, 0.0F}};
-  }
-  [[nodiscard]] double flops() const override {
-    return 8.0 * static_cast<double>(input_shape().elements());
-  }
-  [[nodiscard]] Rounding rounding() const noexcept override { return Rounding::activations; }
   [[nodiscard]] std::size_t held_bytes() const noexcept override { return statistics_.size(); }
   [[nodiscard]] std::size_t planned_bytes(const PlannedBatch& batch) const override {
     return statistics_bytes(cut_of(batch.samples));
@@ -48,7 +42,7 @@ class GpuNorm : public Layer {
                                                   pass.weights,
                                                   pass.weights + channels(),
                                                   cut,
-                                                  setup_.activation == Activation::relu};
+                                                  setup().activation == Activation::relu};
       gpu().rows(cut.units(), normalise, name());
     });
   }
@@ -56,10 +50,9 @@ class GpuNorm : public Layer {
   void backward(const BackwardPass& pass) override {
     const kernels::ColumnParts cut = cut_of(pass.samples);
     const Scratch scratch = carve(cut);
-    const bool mask = setup_.activation == Activation::relu && setup_.mask == ReluMask::here;
     context_->with_format([&]<typename T>(T) {
       const kernels::ColumnGradientSums<T> sums{as_stored<T>(pass.input),
-                                                as_stored<T>(mask ? pass.output : nullptr),
+                                                as_stored<T>(masks() ? pass.output : nullptr),
                                                 as_stored<T>(pass.d_output),
                                                 mean(),
                                                 inverse(cut),
@@ -106,11 +99,6 @@ class GpuNorm : public Layer {
   };
 
   [[nodiscard]] Gpu& gpu() const noexcept { return context_->gpu(); }
-  [[nodiscard]] std::int64_t channels() const noexcept { return input_shape().channels; }
-  [[nodiscard]] std::int64_t positions() const noexcept {
-    return input_shape().height * input_shape().width;
-  }
-  [[nodiscard]] const NormSetup& setup() const noexcept { return setup_; }
   /// Kept from forward to backward.
   [[nodiscard]] float* mean() const noexcept { return statistics_.as<float>(); }
   [[nodiscard]] float* inverse(const kernels::ColumnParts& cut) const noexcept {
@@ -160,25 +148,12 @@ class GpuNorm : public Layer {
   }
 
   GpuContextPtr context_;
-  NormSetup setup_;
   GpuMemory statistics_;
 };
 
 class GpuBatchNorm final : public GpuNorm {
  public:
   using GpuNorm::GpuNorm;
-
-  [[nodiscard]] std::size_t buffer_elements() const noexcept override {
-    return 2 * static_cast<std::size_t>(channels());
-  }
-  void initialise_buffers(std::span<float> buffers) const override {
-    const std::size_t half = buffers.size() / 2;
-    std::ranges::fill(buffers.first(half), 0.0F);
-    std::ranges::fill(buffers.subspan(half), 1.0F);
-  }
-  [[nodiscard]] bool collective() const noexcept override {
-    return setup().kind == NormKind::sync_batch;
-  }
 
  private:
   [[nodiscard]] kernels::ColumnParts cut_of(std::int64_t samples) const override {
@@ -228,9 +203,6 @@ class GpuBatchNorm final : public GpuNorm {
     }
   }
 
-  [[nodiscard]] bool sums_over_ranks() const noexcept {
-    return setup().kind == NormKind::sync_batch && setup().reducer != nullptr;
-  }
   [[nodiscard]] std::span<double> half(std::size_t which) noexcept {
     const std::size_t n = host_.size() / 2;
     return std::span(host_).subspan(which * n, n);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/compute.h"
 
-#include <fmt/format.h>
+#include <algorithm>
 
-#include "common/base/error.h"
 #include "common/comm/machine_identity.h"
 #include "common/core/gpu/gpu.h"
 #include "common/core/gpu/gpu_model.h"
@@ -14,12 +13,8 @@
 namespace paceline {
 
 void check_gpus(const Config& config, const CudaModule& module) {
-  const auto gpus = static_cast<int>(module.devices().size());
-  if (config.device == "cuda" && config.cuda.device >= gpus) {
-    throw ConfigError(fmt::format(
-        "cuda.device = {}: this machine's GPUs are 0 to {}; allowed: one of them, or -1 for each "
-        "rank its own",
-        config.cuda.device, gpus - 1));
+  if (config.device == "cuda" && config.cuda.device >= 0) {
+    check_gpu_index(module, config.cuda.device);
   }
 }
 
@@ -28,7 +23,6 @@ std::unique_ptr<Device> make_device(const WorkerContext& context, const CudaModu
     return std::make_unique<Device>();
   }
   const int local = local_rank(context.workers);
-  check_gpus(context.config, module);
   const auto gpus = std::max(1, static_cast<int>(module.devices().size()));
   const bool one_for_all = find_backend(context.config.sync).traits.shared_weights;
   const int own = one_for_all ? 0 : local % gpus;

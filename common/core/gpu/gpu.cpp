@@ -20,11 +20,7 @@ const CudaModule& usable(const CudaModule& module) {
 }
 
 int existing(const CudaModule& module, int index) {
-  const auto devices = static_cast<int>(module.devices().size());
-  if (index < 0 || index >= devices) {
-    throw ConfigError(
-        fmt::format("cuda.device = {}: there is no such GPU, allowed 0..{}", index, devices - 1));
-  }
+  check_gpu_index(module, index);
   module.check(module.api().use_device(index), "choosing the device");
   return index;
 }
@@ -141,6 +137,16 @@ PinnedRange::PinnedRange(const CudaModule& module, std::span<std::byte> memory)
 PinnedRange::~PinnedRange() {
   if (!memory_.empty()) {
     static_cast<void>(module_.api().unregister_host(memory_.data()));
+  }
+}
+
+void check_gpu_index(const CudaModule& module, int index) {
+  const auto gpus = static_cast<int>(module.devices().size());
+  if (index < 0 || index >= gpus) {
+    throw ConfigError(
+        fmt::format("cuda.device = {}: this machine has no such GPU; allowed 0..{}, or -1 for each "
+                    "rank its own",
+                    index, gpus - 1));
   }
 }
 

@@ -90,6 +90,9 @@ struct GpuOptions {
   bool tf32 = false;  ///< fp32 products on tensor cores
 };
 
+/// Throws ConfigError naming cuda.device where a usable module has no GPU of that index.
+void check_gpu_index(const CudaModule& module, int index);
+
 /// Makes its device the current one of the thread that constructs it; that thread alone uses it,
 /// except where a Stream or Event says otherwise. Another thread that queues work calls
 /// make_current() first.

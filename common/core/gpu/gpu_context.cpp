@@ -7,10 +7,7 @@ void GpuContext::grow(GpuMemory& memory, std::size_t bytes, std::string_view wha
   if (bytes <= memory.size()) {
     return;
   }
-  if (memory.size() > 0) {
-    gpu_.stream().synchronize();  // what is queued may read it
-    memory = GpuMemory();
-  }
+  memory = GpuMemory();  // first, so that there is never room for both
   memory = GpuMemory(gpu_, bytes, what);
 }
 

@@ -19,7 +19,6 @@ class GpuContext final : public SharedScratch {
  public:
   /// `format`: of activations and of what products multiply.
   GpuContext(Gpu& gpu, Precision format) : gpu_(gpu), format_(format) {}
-  ~GpuContext() override { gpu_.stream().synchronize(); }
 
   [[nodiscard]] Gpu& gpu() const noexcept { return gpu_; }
   [[nodiscard]] Precision format() const noexcept { return format_; }
@@ -27,8 +26,8 @@ class GpuContext final : public SharedScratch {
   [[nodiscard]] std::size_t element_bytes() const noexcept { return stored_bytes(format_); }
   [[nodiscard]] const cuda::MathApi& math() const noexcept { return gpu_.api().math; }
 
-  /// Makes `memory` hold at least `bytes`. Where it grows, what it held is lost, and the stream is
-  /// waited for before that is freed. Throws Error naming `what` when there is no room.
+  /// Makes `memory` hold at least `bytes`. Where it grows, what it held is lost, and freed
+  /// first. Throws Error naming `what` when there is no room.
   void grow(GpuMemory& memory, std::size_t bytes, std::string_view what) const;
 
   /// At least `bytes` for what lives within one call of a layer; which areas are for what is

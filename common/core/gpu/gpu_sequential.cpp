@@ -47,7 +47,6 @@ void GpuSequential::reserve(std::int64_t samples) {
   const auto n = static_cast<std::size_t>(samples);
   const std::size_t bytes = n * context_->element_bytes();
   const std::size_t places = n * static_cast<std::size_t>(positions());
-  context_->gpu().stream().synchronize();
   capacity_ = 0;
   context_->grow(activations_, output_elements() * bytes, "activations");
   context_->grow(gradients_, 2 * widest() * bytes, "gradients of activations");

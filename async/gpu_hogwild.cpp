@@ -11,6 +11,7 @@
 #include "async/share.h"
 #include "common/base/error.h"
 #include "common/core/gpu/gpu_optimizer.h"
+#include "common/core/loss_scaler.h"
 
 namespace paceline {
 
@@ -138,10 +139,12 @@ void validate_gpu_hogwild(const Config& config) {
         "queued before the whole gradient is there; allowed: 0",
         config.optimizer.clip_norm));
   }
-  if (config.precision.compute == "fp16" && config.precision.loss_scale != "none") {
-    throw ConfigError(
-        "precision.compute = fp16 with sync = hogwild and device = cuda: a bucket's update is "
-        "queued before an overflow of the others is known; allowed: fp32, bf16");
+  if (LossScaler(config.precision).enabled()) {
+    throw ConfigError(fmt::format(
+        "precision.compute = {} with precision.loss_scale = {}, sync = hogwild and device = cuda: "
+        "a bucket's update is queued before an overflow of the others is known; allowed: "
+        "precision.loss_scale = none, which auto is but for fp16",
+        config.precision.compute, config.precision.loss_scale));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "common/core/cuda_module.h"
+#include "common/core/loss_scaler.h"
 #include "common/core/model.h"
 #include "common/core/trainer.h"
 #include "common/data/dataset.h"
@@ -16,8 +17,6 @@
 namespace paceline {
 
 namespace {
-
-constexpr std::int64_t kTestBatch = 250;  // of the trainer's evaluation
 
 /// What a data set will be, read from no file but libsvm's, whose width nothing else tells.
 struct DataShape {
@@ -69,7 +68,8 @@ struct Planner {
     return model.plan_activations(planned);
   }
   [[nodiscard]] std::size_t batches(std::int64_t batch) const {
-    return static_cast<std::size_t>((batch + kTestBatch) * (data.inputs_in_batch + data.labels)) *
+    return static_cast<std::size_t>((batch + kEvaluationBatch) *
+                                    (data.inputs_in_batch + data.labels)) *
            sizeof(float);
   }
 };
@@ -158,9 +158,7 @@ MemoryPlan plan_memory(const Config& config, const MemoryOptions& options) {
       make_model(config.model, data.shape, data.classes, model_options(config, 0, nullptr));
   const BucketPlan buckets = make_bucket_plan(*model, config);
   OptimizerSpec spec = make_optimizer_spec(config.optimizer);
-  spec.skip_nonfinite =
-      config.precision.loss_scale != "none" &&
-      (config.precision.loss_scale != "auto" || config.precision.compute == "fp16");
+  spec.skip_nonfinite = LossScaler(config.precision).enabled();
   const Planner planner{config, data, *model};
   MemoryPlan plan;
   plan.config = config;

@@ -22,8 +22,6 @@ namespace paceline {
 
 namespace {
 
-constexpr std::int64_t kEvaluationBatch = 250;
-
 /// Spans of the communication lane, named once per bucket.
 class TransferSpans {
  public:

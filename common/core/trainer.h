@@ -83,6 +83,9 @@ class TrainObserver {
   virtual void phase(const char* name, std::int64_t step) = 0;
 };
 
+/// Samples that an evaluation gathers at once.
+inline constexpr std::int64_t kEvaluationBatch = 250;
+
 /// Everything outlives the trainer; the model and the synchronizer's replica are the device's.
 struct TrainerParts {
   const Config& config;

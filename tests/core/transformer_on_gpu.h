@@ -5,7 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -13,61 +12,11 @@
 #include "common/core/gpt.h"
 #include "common/core/gpu/gpu_transformer.h"
 #include "tests/core/inputs.h"
+#include "tests/core/stored_values.h"
 
 namespace paceline::test {
 
 inline constexpr Precision kStoredFormats[] = {Precision::fp32, Precision::bf16, Precision::fp16};
-
-/// A tensor on the device in a format.
-class StoredTensor {
- public:
-  StoredTensor(Gpu& gpu, Precision format, const std::vector<float>& values)
-      : gpu_(gpu), format_(format), elements_(values.size()) {
-    memory_ = GpuMemory(gpu, elements_ * stored_bytes(format), "a test");
-    std::vector<std::byte> bytes(memory_.size());
-    with_stored(format, [&]<typename T>(T) {
-      for (std::size_t i = 0; i < elements_; ++i) {
-        const T stored(values[i]);
-        std::memcpy(bytes.data() + i * sizeof(T), &stored, sizeof(T));
-      }
-    });
-    gpu.check(
-        gpu.api().copy_to_device(memory_.as(), bytes.data(), bytes.size(), gpu.stream().native()),
-        "uploading");
-    gpu.stream().synchronize();
-  }
-  [[nodiscard]] float* get() const { return memory_.as<float>(); }
-  [[nodiscard]] std::vector<float> values() const {
-    std::vector<std::byte> bytes(memory_.size());
-    gpu_.check(
-        gpu_.api().copy_to_host(bytes.data(), memory_.as(), bytes.size(), gpu_.stream().native()),
-        "downloading");
-    gpu_.stream().synchronize();
-    std::vector<float> out(elements_);
-    with_stored(format_, [&]<typename T>(T) {
-      for (std::size_t i = 0; i < elements_; ++i) {
-        T stored;
-        std::memcpy(&stored, bytes.data() + i * sizeof(T), sizeof(T));
-        out[i] = static_cast<float>(stored);
-      }
-    });
-    return out;
-  }
-
- private:
-  Gpu& gpu_;
-  Precision format_;
-  std::size_t elements_;
-  GpuMemory memory_;
-};
-
-inline std::size_t parameter_elements_of(const Layer& layer) {
-  std::size_t count = 0;
-  for (const ParameterSpec& spec : layer.parameters()) {
-    count += spec.elements();
-  }
-  return count;
-}
 
 /// Both layers forward and backward from the same values; weights about as large as they begin.
 inline void expect_same_layer(Layer& cpu, Layer& gpu_layer, Gpu& gpu, Precision format,
@@ -77,16 +26,16 @@ inline void expect_same_layer(Layer& cpu, Layer& gpu_layer, Gpu& gpu, Precision 
   std::vector<float> dy = values(2, count);
   round_values(format, x);
   round_values(format, dy);
-  std::vector<float> weights = values(3, parameter_elements_of(cpu), 0.3F);
+  std::vector<float> weights = values(3, tensors_of(cpu), 0.3F);
   std::vector<float> y(count);
   std::vector<float> dx(count);
   std::vector<float> gradients(weights.size());
-  const StoredTensor device_x(gpu, format, x);
-  const StoredTensor device_dy(gpu, format, dy);
-  const StoredTensor device_weights(gpu, Precision::fp32, weights);
-  const StoredTensor device_y(gpu, format, y);
-  const StoredTensor device_dx(gpu, format, dx);
-  const StoredTensor device_gradients(gpu, Precision::fp32, gradients);
+  const StoredValues device_x(gpu, x, format);
+  const StoredValues device_dy(gpu, dy, format);
+  const StoredValues device_weights(gpu, weights, Precision::fp32);
+  const StoredValues device_y(gpu, y, format);
+  const StoredValues device_dx(gpu, dx, format);
+  const StoredValues device_gradients(gpu, gradients, Precision::fp32);
   cpu.forward({samples, x.data(), y.data(), weights.data()});
   cpu.backward(
       {samples, x.data(), y.data(), dy.data(), dx.data(), weights.data(), gradients.data()});

@@ -318,13 +318,15 @@ void form(Split& callers) {
 int split(void* comm, int color, int key, void** made, const NcclOptions* /*options*/) {
   const std::shared_ptr<Member> me = member_of(comm);
   const std::lock_guard lock(fabric().mutex);
-  Split& callers = me->clique->splits[me->splits++];
+  const std::int64_t number = me->splits++;
+  Split& callers = me->clique->splits[number];
   auto member = std::make_shared<Member>();
   member->fault = me->fault;
   callers.entries.push_back({color, key, me->rank, std::move(member), me, made});
   ++me->splitting;
   if (static_cast<int>(callers.entries.size()) == me->clique->size) {
     form(callers);
+    me->clique->splits.erase(number);  // its entries hold members, and those the clique
   }
   return kSuccess;
 }

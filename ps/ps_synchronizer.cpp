@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <random>
 #include <thread>
 #include <vector>
 
@@ -13,80 +12,19 @@
 #include "common/core/arena_optimizer.h"
 #include "common/core/precision.h"
 #include "ps/client.h"
-#include "ps/server.h"
+#include "ps/server_job.h"
 #include "ps/state_blob.h"
 
 namespace paceline {
 
 namespace {
 
-MailboxOptions mailbox_options(const Config& config) {
-  return {config.comm.host, config.ps.transport, config.comm.timeout};
-}
-
-bool colocated(const Config& config) {
-  return config.ps.placement == "colocated";
-}
-
-int server_node(const Config& config, const Topology& topology, int server) {
-  return colocated(config) ? topology.node_of_rank(server) : topology.node_of_server(server);
-}
-
-/// What the members of a job tell each other before the first message.
-struct Rendezvous {
-  std::uint64_t nonce = 0;
-  std::vector<ServerEndpoints> servers;
-};
-
-constexpr std::size_t kNonceDigits = 16;
-
-std::string random_nonce() {
-  std::random_device random;
-  return fmt::format("{:08x}{:08x}", random(), random());
-}
-
-/// Collective over `everyone`: member 0 gives the nonce, each member with a server its endpoints.
-Rendezvous meet(Communicator& everyone, const Config& config, int first_server_member,
-                const ServerMailbox* mine) {
-  const std::string endpoints = mine != nullptr ? to_text(mine->endpoints()) : std::string();
-  const auto all = everyone.allgather(
-      (everyone.rank() == 0 ? random_nonce() : std::string(kNonceDigits, '0')) + endpoints);
-  Rendezvous result;
-  result.nonce = std::stoull(all.at(0).substr(0, kNonceDigits), nullptr, 16);
-  for (int server = 0; server < config.ps.servers; ++server) {
-    result.servers.push_back(parse_endpoints(
-        all.at(static_cast<std::size_t>(first_server_member + server)).substr(kNonceDigits)));
-  }
-  return result;
-}
-
-GradientFormat format_of(const Config& config) {
-  return {config.compress, config.sync_options.wire, config.seed};
-}
-
-ServerIdentity make_identity(const Config& config, const PsRule& rule, int server,
-                             std::uint64_t nonce) {
-  return {server, config.ps.servers,         config.world,     nonce,
-          rule,   config.sync_options.exact, format_of(config)};
-}
-
-ServerPlace make_place(const Config& config, const Topology& topology, NicFabric* fabric,
-                       int server) {
-  ServerPlace place{fabric, server_node(config, topology, server), {}};
-  for (int rank = 0; rank < config.world; ++rank) {
-    place.worker_nodes.push_back(topology.node_of_rank(rank));
-  }
-  return place;
-}
-
 /// A server on a thread of a rank. Its failure ends the rank through the abort token.
 class ColocatedServer {
  public:
-  ColocatedServer(std::unique_ptr<ServerMailbox> mailbox, const ServerIdentity& identity,
-                  const ServerPlace& place, AbortToken& abort)
-      : mailbox_(std::move(mailbox)),
-        server_(*mailbox_, identity, place, abort),
-        thread_([this, &abort] {
+  ColocatedServer(std::unique_ptr<ServerMailbox> mailbox, const ServerSetup& setup,
+                  AbortToken& abort)
+      : mailbox_(std::move(mailbox)), server_(*mailbox_, setup, abort), thread_([this, &abort] {
           try {
             server_.run();
           } catch (...) {
@@ -109,7 +47,7 @@ class ColocatedServer {
 
 class PsSynchronizer final : public Synchronizer {
  public:
-  PsSynchronizer(const WorkerContext& context, const PsRule& rule)
+  PsSynchronizer(const WorkerContext& context, const PsRule& rule, CudaSource cuda)
       : context_(context), rule_(rule) {
     const Config& config = context.config;
     keep_message_memory();
@@ -118,12 +56,13 @@ class PsSynchronizer final : public Synchronizer {
     if (serves) {
       mailbox = std::make_unique<ServerMailbox>(mailbox_options(config));
     }
-    const Rendezvous met =
-        meet(context.everyone, config, colocated(config) ? 0 : config.world, mailbox.get());
+    const Rendezvous met = meet(context.everyone, config, mailbox.get());
     if (serves) {
       server_ = std::make_unique<ColocatedServer>(
-          std::move(mailbox), make_identity(config, rule, context.rank, met.nonce),
-          make_place(config, context.topology, context.fabric, context.rank), context.abort);
+          std::move(mailbox),
+          make_server_setup(config, rule, context.topology, context.fabric, context.rank, met,
+                            cuda),
+          context.abort);
     }
     setup_.rank = context.rank;
     setup_.nonce = met.nonce;
@@ -147,7 +86,7 @@ class PsSynchronizer final : public Synchronizer {
   [[nodiscard]] MemoryUse memory() const noexcept override {
     MemoryUse use = server_ ? server_->memory() : MemoryUse{};
     use.weights += weights_.size();
-    use.gradients = gradients_.size();
+    use.gradients += gradients_.size();
     use.staging += client_ ? client_->staging_bytes() : 0;
     use.residual = client_ ? client_->residual_bytes() : 0;
     return use;
@@ -169,7 +108,7 @@ class PsSynchronizer final : public Synchronizer {
     job.rule = rule_;
     job.exact = context_.config.sync_options.exact;
     job.optimizer = optimizer;
-    job.format = format_of(context_.config);
+    job.format = job_format(context_.config);
     for (BucketId b = 0; b < plan.count(); ++b) {
       job.buckets.push_back(plan[b].size());
     }
@@ -373,17 +312,18 @@ class PsSynchronizer final : public Synchronizer {
 
 }  // namespace
 
-std::unique_ptr<Synchronizer> make_ps_synchronizer(const WorkerContext& context,
-                                                   const PsRule& rule) {
-  return std::make_unique<PsSynchronizer>(context, rule);
+std::unique_ptr<Synchronizer> make_ps_synchronizer(const WorkerContext& context, const PsRule& rule,
+                                                   CudaSource cuda) {
+  return std::make_unique<PsSynchronizer>(context, rule, cuda);
 }
 
-void serve_ps(const ServerContext& context, const PsRule& rule) {
+void serve_ps(const ServerContext& context, const PsRule& rule, CudaSource cuda) {
   keep_message_memory();
   ServerMailbox mailbox(mailbox_options(context.config));
-  const Rendezvous met = meet(context.everyone, context.config, context.config.world, &mailbox);
-  Server server(mailbox, make_identity(context.config, rule, context.server, met.nonce),
-                make_place(context.config, context.topology, context.fabric, context.server),
+  const Rendezvous met = meet(context.everyone, context.config, &mailbox);
+  Server server(mailbox,
+                make_server_setup(context.config, rule, context.topology, context.fabric,
+                                  context.server, met, cuda),
                 context.abort);
   server.run();
 }

@@ -19,15 +19,17 @@
 
 #include "common/sync/backend.h"
 #include "ps/apply_policy.h"
+#include "ps/server_job.h"
 
 namespace paceline {
 
 /// Collective over the job's members. With ps.placement=colocated the first ps.servers ranks run a
 /// server each on a thread of their own.
 [[nodiscard]] std::unique_ptr<Synchronizer> make_ps_synchronizer(const WorkerContext& context,
-                                                                 const PsRule& rule);
+                                                                 const PsRule& rule,
+                                                                 CudaSource cuda = cuda_module);
 
 /// Body of a server process: returns when all workers have said goodbye.
-void serve_ps(const ServerContext& context, const PsRule& rule);
+void serve_ps(const ServerContext& context, const PsRule& rule, CudaSource cuda = cuda_module);
 
 }  // namespace paceline

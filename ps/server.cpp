@@ -8,14 +8,13 @@
 
 namespace paceline {
 
-Server::Server(ServerMailbox& mailbox, const ServerIdentity& identity, const ServerPlace& place,
-               AbortToken& abort)
+Server::Server(ServerMailbox& mailbox, const ServerSetup& setup, AbortToken& abort)
     : mailbox_(mailbox),
-      identity_(identity),
+      identity_(setup.identity),
       abort_(abort),
-      state_(identity, make_policy(identity.rule)),
-      sender_(place.fabric, place.node, place.worker_nodes),
-      routes_(static_cast<std::size_t>(identity.world)) {}
+      state_(identity_, make_policy(identity_.rule), setup.make_shard),
+      sender_(setup.place.fabric, setup.place.node, setup.place.worker_nodes),
+      routes_(static_cast<std::size_t>(identity_.world)) {}
 
 void Server::run() {
   const auto transmit = [this](const Outgoing& message) {
@@ -110,6 +109,7 @@ bool Server::handle_arrived() {
 void Server::note_memory() {
   const MemoryUse use = state_.memory();
   weight_bytes_.store(use.weights, std::memory_order_relaxed);
+  gradient_bytes_.store(use.gradients, std::memory_order_relaxed);
   optimizer_bytes_.store(use.optimizer, std::memory_order_relaxed);
   staging_bytes_.store(std::max(use.staging, staging_bytes_.load(std::memory_order_relaxed)),
                        std::memory_order_relaxed);
@@ -118,6 +118,7 @@ void Server::note_memory() {
 MemoryUse Server::memory() const noexcept {
   MemoryUse use;
   use.weights = weight_bytes_.load(std::memory_order_relaxed);
+  use.gradients = gradient_bytes_.load(std::memory_order_relaxed);
   use.optimizer = optimizer_bytes_.load(std::memory_order_relaxed);
   use.staging = staging_bytes_.load(std::memory_order_relaxed);
   return use;

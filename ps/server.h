@@ -21,11 +21,17 @@ struct ServerPlace {
   std::vector<int> worker_nodes;
 };
 
+/// What a server is made from.
+struct ServerSetup {
+  ServerIdentity identity;
+  ServerPlace place;
+  ShardMaker make_shard = make_host_shard;
+};
+
 /// Everything is used by the thread that calls run(), but for stop().
 class Server {
  public:
-  Server(ServerMailbox& mailbox, const ServerIdentity& identity, const ServerPlace& place,
-         AbortToken& abort);
+  Server(ServerMailbox& mailbox, const ServerSetup& setup, AbortToken& abort);
 
   /// Serves until all workers have said goodbye or stop() was called. Throws the abort reason.
   void run();
@@ -53,6 +59,7 @@ class Server {
   Wakeup wakeup_;
   std::atomic<bool> stop_{false};
   std::atomic<std::size_t> weight_bytes_{0};
+  std::atomic<std::size_t> gradient_bytes_{0};
   std::atomic<std::size_t> optimizer_bytes_{0};
   std::atomic<std::size_t> staging_bytes_{0};
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a server keeps of each of its keys; private to ServerState.
+// What a server keeps of each of its keys besides its weights; private to ServerState.
 #pragma once
 
 #include <cstdint>
@@ -32,19 +32,14 @@ struct ServerState::WorkerOfKey {
 };
 
 struct ServerState::Key {
-  Key(std::size_t key_index, const KeyRange& key_range, std::vector<KeyPart> key_parts,
-      const OptimizerSpec& spec, int world)
+  Key(std::size_t key_index, const KeyRange& key_range, std::vector<KeyPart> key_parts, int world)
       : index(key_index),
         range(key_range),
         parts(std::move(key_parts)),
-        store(key_range.elements()),
-        optimizer(spec, key_range.elements()),
         workers(static_cast<std::size_t>(world)) {}
   std::size_t index;
   KeyRange range;
   std::vector<KeyPart> parts;
-  WeightStore store;
-  Optimizer optimizer;
   std::uint64_t version = 0;
   bool ready = false;
   std::vector<WorkerOfKey> workers;

@@ -79,10 +79,10 @@ void ServerState::release(Key& key, std::int64_t now_ns, std::vector<Outgoing>& 
 Payload ServerState::answer_weights(Key& key) const {
   const DataType type = identity_.format.weights();
   if (type == DataType::f32) {
-    return key.store.share();
+    return shard_->share(key.index);
   }
   if (key.short_weights.empty()) {
-    key.short_weights = to_sixteen_bits(key.store.current(), type, short_bytes_);
+    key.short_weights = to_sixteen_bits(shard_->weights(key.index), type, short_bytes_);
   }
   return key.short_weights;
 }
@@ -101,7 +101,7 @@ void ServerState::keep_backups(Key& key) const {
 void ServerState::send_weights(Key& key, Header header, std::vector<Outgoing>& out) const {
   const bool pulled = (header.flags & kFlagPulled) != 0;
   header.dtype = pulled ? DataType::f32 : identity_.format.weights();
-  Payload payload = pulled ? key.store.share() : answer_weights(key);
+  Payload payload = pulled ? shard_->share(key.index) : answer_weights(key);
   if (identity_.rule.compensation.on()) {
     key.workers[header.worker].backup = pulled ? answer_weights(key) : payload;
   }

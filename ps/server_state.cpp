@@ -12,9 +12,11 @@
 
 namespace paceline {
 
-ServerState::ServerState(const ServerIdentity& identity, std::unique_ptr<ApplyPolicy> policy)
+ServerState::ServerState(const ServerIdentity& identity, std::unique_ptr<ApplyPolicy> policy,
+                         ShardMaker make_shard)
     : identity_(identity),
       policy_(std::move(policy)),
+      make_shard_(std::move(make_shard)),
       finished_(static_cast<std::size_t>(identity.world), false),
       drained_(finished_),
       drain_(finished_.size()),
@@ -87,22 +89,29 @@ void ServerState::on_hello(const Header& header, const Payload& payload,
     throw WireError(fmt::format("rank {} is configured otherwise: {}", header.worker, *reason));
   }
   if (!job_) {
-    partition_ = Partition(theirs.plan(), identity_.servers);
-    whole_gradient_ = theirs.optimizer.whole_gradient() && waits_for_all(identity_.rule);
-    std::vector<std::vector<KeyPart>> parts = cut_keys(partition_, theirs.tensors);
-    keys_.resize(partition_.count());
-    for (std::size_t k = 0; k < keys_.size(); ++k) {
-      if (partition_.keys()[k].server == identity_.server) {
-        keys_[k] = std::make_unique<Key>(k, partition_.keys()[k], std::move(parts[k]),
-                                         theirs.optimizer, identity_.world);
-        if (identity_.rule.compensation.variant == DelayCompensation::Variant::adaptive) {
-          keys_[k]->mean_square.assign(partition_.keys()[k].elements(), 0.0F);
-        }
-      }
-    }
-    job_ = theirs;
+    begin_job(theirs);
   }
   out.push_back({static_cast<int>(header.worker), answer(MessageKind::welcome, header), {}, 0});
+}
+
+void ServerState::begin_job(const JobDescription& job) {
+  partition_ = Partition(job.plan(), identity_.servers);
+  whole_gradient_ = job.optimizer.whole_gradient() && waits_for_all(identity_.rule);
+  std::vector<std::vector<KeyPart>> parts = cut_keys(partition_, job.tensors);
+  keys_ = std::vector<std::unique_ptr<Key>>(partition_.count());
+  std::vector<std::size_t> elements(keys_.size());
+  for (std::size_t k = 0; k < keys_.size(); ++k) {
+    const KeyRange& range = partition_.keys()[k];
+    if (range.server == identity_.server) {
+      elements[k] = range.elements();
+      keys_[k] = std::make_unique<Key>(k, range, std::move(parts[k]), identity_.world);
+      if (identity_.rule.compensation.variant == DelayCompensation::Variant::adaptive) {
+        keys_[k]->mean_square.assign(range.elements(), 0.0F);
+      }
+    }
+  }
+  shard_ = make_shard_(job.optimizer, elements);
+  job_ = job;
 }
 
 void ServerState::on_init(const Header& header, const Payload& payload,
@@ -115,9 +124,7 @@ void ServerState::on_init(const Header& header, const Payload& payload,
     throw WireError(fmt::format("init of key {} has {} bytes, want {}", header.key, payload.size(),
                                 key.range.elements() * sizeof(float)));
   }
-  const auto values = payload.floats();
-  std::copy(values.begin(), values.end(), key.store.next().begin());
-  key.store.publish();
+  shard_->set_weights(key.index, payload.floats());
   key.ready = true;
   keep_backups(key);
   out.push_back({static_cast<int>(header.worker), answer(MessageKind::ack, header), {}, 0});
@@ -223,9 +230,9 @@ void ServerState::check_push(const Key& key, const Header& header, Payload& payl
 void ServerState::on_state_get(const Header& header, std::vector<Outgoing>& out) {
   const Key& key = key_of(header);
   StateBlobWriter blob;
-  blob.put("weights", key.store.current());
+  blob.put("weights", shard_->weights(key.index));
   blob.put("version", static_cast<std::int64_t>(key.version));
-  key.optimizer.save(blob);
+  shard_->save_optimizer(key.index, blob);
   if (!key.mean_square.empty()) {
     blob.put("mean_square", std::span<const float>(key.mean_square));
   }
@@ -247,12 +254,13 @@ void ServerState::on_state_put(const Header& header, const Payload& payload,
   if (version < 0) {
     throw WireError("state: version is negative");
   }
-  blob.get("weights", key.store.next());
-  key.optimizer.load(blob);
+  std::vector<float> weights(key.range.elements());
+  blob.get("weights", std::span(weights));
+  shard_->load_optimizer(key.index, blob);
   if (!key.mean_square.empty()) {
     blob.get("mean_square", std::span<float>(key.mean_square));
   }
-  key.store.publish();
+  shard_->set_weights(key.index, weights);
   key.short_weights = {};
   key.version = static_cast<std::uint64_t>(version);
   key.ready = true;
@@ -287,20 +295,17 @@ std::uint64_t ServerState::version(std::size_t key) const {
 }
 
 std::span<const float> ServerState::weights(std::size_t key) const {
-  return keys_.at(key)->store.current();
+  return shard_->weights(key);
 }
 
 MemoryUse ServerState::memory() const {
-  MemoryUse use;
-  use.staging = short_bytes_->load(std::memory_order_relaxed);
+  MemoryUse use = shard_ ? shard_->memory() : MemoryUse{};
+  use.staging += short_bytes_->load(std::memory_order_relaxed);
   for (const auto& key : keys_) {
-    if (!key) {
-      continue;
+    if (key) {
+      use.optimizer += key->mean_square.size() * sizeof(float);
+      use.staging += key->sum.size() * sizeof(float);
     }
-    const std::size_t version = key->range.elements() * sizeof(float);
-    use.weights += version;
-    use.optimizer += key->optimizer.state_bytes() + key->mean_square.size() * sizeof(float);
-    use.staging += key->store.bytes() - version + key->sum.size() * sizeof(float);
   }
   return use;
 }

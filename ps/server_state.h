@@ -11,12 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "common/core/optimizer.h"
 #include "ps/apply_policy.h"
 #include "ps/job_description.h"
 #include "ps/partition.h"
 #include "ps/payload.h"
-#include "ps/weight_store.h"
+#include "ps/shard.h"
 #include "ps/whole_gradient.h"
 #include "ps/wire.h"
 
@@ -41,7 +40,7 @@ struct ServerIdentity {
   GradientFormat format{};
 };
 
-/// One server's keys, their weights, optimizer state and versions, and every worker's clocks.
+/// One server's keys, their versions, and every worker's clocks; a Shard holds the weights.
 ///
 /// A push is answered by the key's newest weights once the policy lets that worker go on, so push
 /// and pull are one round trip. A refused message is answered with MessageKind::error and changes
@@ -54,7 +53,9 @@ struct ServerIdentity {
 /// computed on. It is kept by reference, so that workers on one version share it. Not thread-safe.
 class ServerState {
  public:
-  ServerState(const ServerIdentity& identity, std::unique_ptr<ApplyPolicy> policy);
+  /// `make_shard` is called at the first hello.
+  ServerState(const ServerIdentity& identity, std::unique_ptr<ApplyPolicy> policy,
+              ShardMaker make_shard = make_host_shard);
   ~ServerState();
   ServerState(const ServerState&) = delete;
   ServerState& operator=(const ServerState&) = delete;
@@ -70,7 +71,7 @@ class ServerState {
   [[nodiscard]] std::uint64_t version(std::size_t key) const;
   [[nodiscard]] std::span<const float> weights(std::size_t key) const;
   /// Of all keys. `optimizer` includes the mean square of delay compensation; `staging` are the
-  /// versions besides the newest: those that answers carry and those that workers compute on.
+  /// versions besides the weights: those that answers carry and those that workers compute on.
   [[nodiscard]] MemoryUse memory() const;
 
  private:
@@ -79,6 +80,7 @@ class ServerState {
 
   void dispatch(const Header& header, Payload payload, std::int64_t now_ns,
                 std::vector<Outgoing>& out);
+  void begin_job(const JobDescription& job);
   void on_hello(const Header& header, const Payload& payload, std::vector<Outgoing>& out);
   void on_init(const Header& header, const Payload& payload, std::vector<Outgoing>& out);
   void on_pull(const Header& header, std::vector<Outgoing>& out);
@@ -101,7 +103,7 @@ class ServerState {
   void fold_if_complete(Key& key, std::int64_t now_ns, std::vector<Outgoing>& out);
   void end_round(Key& key);
   void apply_one(Key& key, std::size_t worker, const Decision& decision);
-  void update(Key& key, std::span<const float* const> workers, const UpdateInfo& info);
+  void update(Key& key, std::span<const RangeUpdate> updates, const GradientBlocks& gradient);
   void update_from(Key& key, std::span<const std::size_t> workers, float lr, std::uint64_t samples);
   [[nodiscard]] std::vector<const float*> contributions(const Key& key,
                                                         std::span<const std::size_t> workers);
@@ -112,7 +114,6 @@ class ServerState {
                           const UpdateInfo& info);
   [[nodiscard]] std::span<const float> backup_block(const WorkerOfKey& worker, std::size_t begin,
                                                     std::size_t count);
-  void publish(Key& key);
   void send_norms(Key& key, std::span<const std::size_t> workers, std::int64_t now_ns,
                   std::vector<Outgoing>& out);
   void apply_if_agreed(Key& key);
@@ -127,6 +128,8 @@ class ServerState {
   std::unique_ptr<ApplyPolicy> policy_;
   std::optional<JobDescription> job_;
   Partition partition_;
+  ShardMaker make_shard_;
+  std::unique_ptr<Shard> shard_;            ///< from the first hello on
   std::vector<std::unique_ptr<Key>> keys_;  ///< by key; null for those of other servers
   std::vector<bool> finished_;              ///< by worker: said goodbye
   std::vector<bool> drained_;               ///< by worker: waits for the others' drain

@@ -13,10 +13,6 @@
 namespace paceline {
 
 namespace {
-/// Elements summed and applied at a time: gradients and weights of a block stay in the first
-/// caches.
-constexpr std::size_t kBlock = 4096;
-
 /// Of an update by the mean over `samples`, at least one.
 UpdateInfo update_info(std::uint64_t version, float lr, std::uint64_t samples) {
   return {static_cast<std::int64_t>(version), lr, 1.0F / static_cast<float>(samples)};
@@ -77,9 +73,15 @@ void ServerState::apply_one(Key& key, std::size_t worker, const Decision& decisi
 /// One update by the gradients that these workers pushed; decoded where a codec made them.
 void ServerState::update_from(Key& key, std::span<const std::size_t> workers, float lr,
                               std::uint64_t samples) {
-  if (samples > 0) {
-    update(key, contributions(key, workers), update_info(key.version, lr, samples));
+  if (samples == 0) {
+    return;
   }
+  const std::vector<Contribution> gradients = contributions(key, workers);
+  const std::array whole{
+      RangeUpdate{{0, key.range.elements()}, update_info(key.version, lr, samples)}};
+  update(key, whole, [&](std::size_t begin, std::size_t count) {
+    return sum_block(key, gradients, begin, count);
+  });
 }
 
 /// By worker: what these pushed; their decoded sum in the first one's place where a codec made it.
@@ -118,7 +120,7 @@ std::span<const float> ServerState::sum_block(const Key& key, std::span<const fl
   if (!identity_.exact && std::ranges::count_if(workers, given) == 1) {
     return {*std::ranges::find_if(workers, given) + begin, count};
   }
-  scratch_.resize(kBlock);
+  scratch_.resize(kGradientBlock);
   const std::span<float> sum = std::span(scratch_).first(count);
   if (identity_.exact) {
     exact_sum(key.range, workers, begin, sum);
@@ -128,42 +130,33 @@ std::span<const float> ServerState::sum_block(const Key& key, std::span<const fl
   return sum;
 }
 
-/// One update by the mean of the gradients' sum.
-void ServerState::update(Key& key, std::span<const float* const> workers, const UpdateInfo& info) {
-  const std::size_t n = key.range.elements();
-  const std::span<const float> before = key.store.current();
-  const std::span<float> after = key.store.next();
-  for (std::size_t begin = 0; begin < n; begin += kBlock) {
-    const std::size_t count = std::min(kBlock, n - begin);
-    key.optimizer.apply(begin, before.subspan(begin, count), after.subspan(begin, count),
-                        sum_block(key, workers, begin, count), info);
-  }
-  publish(key);
+void ServerState::update(Key& key, std::span<const RangeUpdate> updates,
+                         const GradientBlocks& gradient) {
+  shard_->update(key.index, updates, gradient);
+  key.short_weights = {};
+  ++key.version;
 }
 
 /// One update by a worker's push, moved from the weights it was computed on to the newest ones.
 void ServerState::update_compensated(Key& key, std::size_t worker, const DelayCompensation& rule,
                                      const UpdateInfo& info) {
-  const std::size_t n = key.range.elements();
   const float* sum = contributions(key, std::array{worker})[worker];
-  const std::span<const float> before = key.store.current();
-  const std::span<float> after = key.store.next();
-  scratch_.resize(kBlock);
-  for (std::size_t begin = 0; begin < n; begin += kBlock) {
-    const std::size_t count = std::min(kBlock, n - begin);
+  const std::span<const float> now = shard_->weights(key.index);
+  const std::array whole{RangeUpdate{{0, key.range.elements()}, info}};
+  scratch_.resize(kGradientBlock);
+  update(key, whole, [&](std::size_t begin, std::size_t count) -> std::span<const float> {
     const std::span<float> gradient = std::span(scratch_).first(count);
     StaleGradient stale{{sum + begin, count},
                         info.gradient_scale,
-                        before.subspan(begin, count),
+                        now.subspan(begin, count),
                         backup_block(key.workers[worker], begin, count),
                         {}};
     if (rule.variant == DelayCompensation::Variant::adaptive) {
       stale.mean_square = std::span(key.mean_square).subspan(begin, count);
     }
     compensate(rule, stale, gradient);
-    key.optimizer.apply(begin, stale.now, after.subspan(begin, count), gradient, info);
-  }
-  publish(key);
+    return gradient;
+  });
 }
 
 /// Elements [begin, begin + count) of what the worker computed on.
@@ -175,7 +168,7 @@ std::span<const float> ServerState::backup_block(const WorkerOfKey& worker, std:
   }
   const std::span short_ones(
       reinterpret_cast<const std::uint16_t*>(worker.backup.bytes().data()) + begin, count);
-  backup_.resize(kBlock);
+  backup_.resize(kGradientBlock);
   const std::span<float> block = std::span(backup_).first(count);
   if (type == DataType::f16) {
     from_half(short_ones, 1.0F, block);
@@ -185,28 +178,21 @@ std::span<const float> ServerState::backup_block(const WorkerOfKey& worker, std:
   return block;
 }
 
-void ServerState::publish(Key& key) {
-  key.store.publish();
-  key.short_weights = {};
-  ++key.version;
-}
-
 /// First phase of an update that needs the whole gradient: keeps the sum, answers with its norms.
 void ServerState::send_norms(Key& key, std::span<const std::size_t> workers, std::int64_t now_ns,
                              std::vector<Outgoing>& out) {
   const std::size_t n = key.range.elements();
   key.sum.resize(n);
   const std::vector<Contribution> gradients = contributions(key, workers);
-  for (std::size_t begin = 0; begin < n; begin += kBlock) {
-    std::ranges::copy(sum_block(key, gradients, begin, std::min(kBlock, n - begin)),
-                      key.sum.begin() + static_cast<std::ptrdiff_t>(begin));
-  }
+  for_blocks({0, n}, [&](std::size_t begin, std::size_t count) {
+    std::ranges::copy(sum_block(key, gradients, begin, count), key.sum.data() + begin);
+  });
   std::vector<PartNorms> norms;
   for (const KeyPart& part : key.parts) {
     const auto of = [&part](std::span<const float> values) {
       return sum_of_squares(values.subspan(part.range.begin, part.range.size()));
     };
-    norms.push_back({of(key.sum), part.layerwise ? of(key.store.current()) : 0.0});
+    norms.push_back({of(key.sum), part.layerwise ? of(shard_->weights(key.index)) : 0.0});
   }
   const Payload payload = Payload::copy_of(encode_norms(norms));
   for (const std::size_t w : workers) {
@@ -261,23 +247,21 @@ void ServerState::apply_if_agreed(Key& key) {
 }
 
 void ServerState::update_by(Key& key, const KeyFactors& factors) {
-  const bool lars = key.optimizer.spec().kind == OptimizerKind::lars;
-  const std::span<const float> before = key.store.current();
-  const std::span<float> after = key.store.next();
+  const bool lars = job_->optimizer.kind == OptimizerKind::lars;
+  std::vector<RangeUpdate> updates;
   for (std::size_t p = 0; p < key.parts.size(); ++p) {
     const KeyPart& part = key.parts[p];
-    UpdateInfo info{static_cast<std::int64_t>(key.version), key.lr,
-                    1.0F / static_cast<float>(key.samples) * factors.gradient};
+    UpdateInfo info = update_info(key.version, key.lr, key.samples);
+    info.gradient_scale *= factors.gradient;
     if (lars) {
       info.gradient_scale *= factors.ratios[p];
       info.decay_scale = part.layerwise ? factors.ratios[p] : 0.0F;
     }
-    const std::size_t begin = part.range.begin;
-    const std::size_t n = part.range.size();
-    key.optimizer.apply(begin, before.subspan(begin, n), after.subspan(begin, n),
-                        std::span<const float>(key.sum).subspan(begin, n), info);
+    updates.push_back({part.range, info});
   }
-  publish(key);
+  update(key, updates, [&](std::size_t begin, std::size_t count) {
+    return std::span<const float>(key.sum).subspan(begin, count);
+  });
 }
 
 }  // namespace paceline

@@ -113,6 +113,7 @@ struct PsConfig {
   std::string consistency = "bsp";    ///< bsp | ssp | asp
   int staleness = 3;                  ///< bound s of ssp
   std::string transport = "auto";     ///< auto | tcp | ipc (ZeroMQ's transport)
+  std::string device = "cpu";         ///< cpu | cuda: memory of weights and optimizer state
 };
 
 struct AsyncConfig {
@@ -176,7 +177,7 @@ struct ComputeConfig {
 };
 
 struct CudaConfig {
-  int device = -1;    ///< index of the GPU; -1: a machine's ranks take its GPUs in turn
+  int device = -1;    ///< index of the GPU; -1: a machine's members take its GPUs in turn
   bool tf32 = false;  ///< fp32 products on tensor cores, with ten bits of mantissa
 };
 

@@ -240,6 +240,9 @@ void add_communication_keys(std::vector<Key>& keys) {
                          "ps.consistency=ssp: how many steps a worker may run ahead"));
   keys.push_back(choice("ps.transport", in<&Config::ps, &PsConfig::transport>,
                         {"auto", "tcp", "ipc"}, "between workers and servers"));
+  keys.push_back(choice("ps.device", in<&Config::ps, &PsConfig::device>, {"cpu", "cuda"},
+                        "where servers keep weights and optimizer and update them; cuda: in a "
+                        "GPU's memory, whatever device is"));
   keys.push_back(choice("async.rate", in<&Config::async, &AsyncConfig::rate>,
                         {"constant", "staleness"},
                         "asgd, ps with asp or ssp; staleness: learning rate / max(staleness, 1)"));
@@ -321,9 +324,10 @@ void add_emulation_keys(std::vector<Key>& keys) {
                           "pad a step's forward and backward to that of a given device; 0: off"));
   keys.push_back(integer("compute.threads", in<&Config::compute, &ComputeConfig::threads>, 1, 1024,
                          "threads per worker for the layers' arithmetic"));
-  keys.push_back(integer("cuda.device", in<&Config::cuda, &CudaConfig::device>, -1, 1023,
-                         "device=cuda: index of the GPU of every rank; -1: a machine's ranks take "
-                         "its GPUs in turn"));
+  keys.push_back(
+      integer("cuda.device", in<&Config::cuda, &CudaConfig::device>, -1, 1023,
+              "device=cuda: index of the GPU of every rank (with ps.device=cuda of every "
+              "server); -1: a machine's ranks, then its servers, take its GPUs in turn"));
   keys.push_back(boolean("cuda.tf32", in<&Config::cuda, &CudaConfig::tf32>,
                          "device=cuda: fp32 products on tensor cores, in TF32"));
   keys.push_back(

@@ -25,13 +25,27 @@ void check_backend(const Config& config, std::span<const std::string_view> backe
       near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near), fmt::join(backends, ", ")));
 }
 
+void check_cuda(std::string_view key, const ValidationRules& rules) {
+  const std::string why_not =
+      rules.why_not_cuda ? rules.why_not_cuda() : "this program knows no GPU";
+  if (!why_not.empty()) {
+    throw ConfigError(
+        fmt::format("{} = \"cuda\" cannot be used here: {}; allowed: cpu", key, why_not));
+  }
+}
+
 void check_device(const Config& config, const ValidationRules& rules) {
   const CudaConfig standard;
+  const bool servers = config.ps.device == "cuda";
   if (config.device != "cuda") {
-    if (config.cuda.device != standard.device || config.cuda.tf32 != standard.tf32) {
-      throw ConfigError(fmt::format("cuda.device = {} and cuda.tf32 = {} need device = cuda",
-                                    config.cuda.device, config.cuda.tf32));
+    if (config.cuda.device != standard.device && !servers) {
+      throw ConfigError(fmt::format("cuda.device = {} needs device = cuda or ps.device = cuda",
+                                    config.cuda.device));
     }
+    if (config.cuda.tf32 != standard.tf32) {
+      throw ConfigError(fmt::format("cuda.tf32 = {} needs device = cuda", config.cuda.tf32));
+    }
+    if (servers) check_cuda("ps.device", rules);
     return;
   }
   if (config.model == "logistic") {
@@ -42,11 +56,7 @@ void check_device(const Config& config, const ValidationRules& rules) {
     throw ConfigError(
         "compute.emulate pads a step on the CPU to a device's time; with device = cuda allowed: 0");
   }
-  const std::string why_not =
-      rules.why_not_cuda ? rules.why_not_cuda() : "this program knows no GPU";
-  if (why_not.empty()) return;
-  throw ConfigError(
-      fmt::format("device = \"cuda\" cannot be used here: {}; allowed: cpu", why_not));
+  check_cuda("device", rules);
 }
 
 void check_training(const Config& config) {

@@ -95,7 +95,7 @@ std::vector<double> zeros(std::int64_t n) {
   return std::vector<double>(static_cast<std::size_t>(n));
 }
 
-double& at(std::vector<double>& values, std::int64_t i) {
+double& element(std::vector<double>& values, std::int64_t i) {
   return values[static_cast<std::size_t>(i)];
 }
 
@@ -132,7 +132,7 @@ void host_convolve(const cuda::Convolution& shape, const void* x, const void* fi
   const Elements weights(filter, shape.format);
   std::vector<double> sums = zeros(outputs_of(shape));
   for_each_product(shape, [&](std::int64_t i, std::int64_t f, std::int64_t o) {
-    at(sums, o) += in.get(i) * weights.get(f);
+    element(sums, o) += in.get(i) * weights.get(f);
   });
   store(sums, Elements(y, shape.format));
 }
@@ -143,7 +143,7 @@ void host_input_gradient(const cuda::Convolution& shape, const void* dy, const v
   const Elements weights(filter, shape.format);
   std::vector<double> sums = zeros(shape.samples * shape.height * shape.width * shape.channels);
   for_each_product(shape, [&](std::int64_t i, std::int64_t f, std::int64_t o) {
-    at(sums, i) += out.get(o) * weights.get(f);
+    element(sums, i) += out.get(o) * weights.get(f);
   });
   store(sums, Elements(dx, shape.format));
 }
@@ -154,9 +154,103 @@ void host_filter_gradient(const cuda::Convolution& shape, const void* x, const v
   const Elements out(dy, shape.format);
   std::vector<double> sums = zeros(shape.outputs * shape.kernel * shape.kernel * shape.channels);
   for_each_product(shape, [&](std::int64_t i, std::int64_t f, std::int64_t o) {
-    at(sums, f) += in.get(i) * out.get(o);
+    element(sums, f) += in.get(i) * out.get(o);
   });
   store(sums, Elements(d_filter, shape.format));
+}
+
+namespace {
+
+/// Element `column` of query, key or value (part 0, 1, 2) at a position of a head.
+struct HeadPlaces {
+  const cuda::Attention& a;
+  std::int64_t sample;
+  std::int64_t head;
+  [[nodiscard]] std::int64_t qkv(int part, std::int64_t position, std::int64_t column) const {
+    return (((sample * a.positions + position) * 3 + part) * a.heads + head) * a.width + column;
+  }
+  [[nodiscard]] std::int64_t out(std::int64_t position, std::int64_t column) const {
+    return ((sample * a.positions + position) * a.heads + head) * a.width + column;
+  }
+  [[nodiscard]] std::int64_t row(std::int64_t position) const {
+    return (sample * a.heads + head) * a.positions + position;
+  }
+  /// How many positions, from the first, one sees.
+  [[nodiscard]] std::int64_t seen(std::int64_t position) const {
+    return a.causal != 0 ? position + 1 : a.positions;
+  }
+};
+
+template <typename Visit>
+void for_each_head(const cuda::Attention& a, Visit visit) {
+  for (std::int64_t sample = 0; sample < a.samples; ++sample) {
+    for (std::int64_t head = 0; head < a.heads; ++head) {
+      visit(HeadPlaces{a, sample, head});
+    }
+  }
+}
+
+/// scale·q·k of two positions.
+double attention_score(const HeadPlaces& at, const Elements& qkv, std::int64_t query,
+                       std::int64_t key) {
+  double sum = 0.0;
+  for (std::int64_t c = 0; c < at.a.width; ++c) {
+    sum += qkv.get(at.qkv(0, query, c)) * qkv.get(at.qkv(1, key, c));
+  }
+  return sum * static_cast<double>(at.a.scale);
+}
+
+}  // namespace
+
+void host_attention(const cuda::Attention& shape, const void* qkv, void* out, float* statistics) {
+  const Elements in(qkv, shape.format);
+  const Elements to(out, shape.format);
+  for_each_head(shape, [&](const HeadPlaces& at) {
+    for (std::int64_t query = 0; query < shape.positions; ++query) {
+      std::vector<double> mixed = zeros(shape.width);
+      double total = 0.0;
+      for (std::int64_t key = 0; key < at.seen(query); ++key) {
+        const double power = std::exp(attention_score(at, in, query, key));
+        total += power;
+        for (std::int64_t c = 0; c < shape.width; ++c) {
+          element(mixed, c) += power * in.get(at.qkv(2, key, c));
+        }
+      }
+      for (std::int64_t c = 0; c < shape.width; ++c) {
+        to.set(at.out(query, c), element(mixed, c) / total);
+      }
+      statistics[at.row(query)] = static_cast<float>(std::log(total));
+    }
+  });
+}
+
+/// dO/dS by what changes when the weight of one key grows: P·(dO·v − dO·o).
+void host_attention_gradient(const cuda::Attention& shape, const void* qkv, const void* out,
+                             const float* statistics, const void* d_out, void* d_qkv) {
+  const Elements in(qkv, shape.format);
+  const Elements o(out, shape.format);
+  const Elements d_o(d_out, shape.format);
+  std::vector<double> d = zeros(shape.samples * shape.positions * 3 * shape.heads * shape.width);
+  for_each_head(shape, [&](const HeadPlaces& at) {
+    for (std::int64_t query = 0; query < shape.positions; ++query) {
+      for (std::int64_t key = 0; key < at.seen(query); ++key) {
+        const double share = std::exp(attention_score(at, in, query, key) -
+                                      static_cast<double>(statistics[at.row(query)]));
+        double gain = 0.0;
+        for (std::int64_t c = 0; c < shape.width; ++c) {
+          const double d_c = d_o.get(at.out(query, c));
+          gain += d_c * (in.get(at.qkv(2, key, c)) - o.get(at.out(query, c)));
+          element(d, at.qkv(2, key, c)) += share * d_c;
+        }
+        const double d_score = share * gain * static_cast<double>(shape.scale);
+        for (std::int64_t c = 0; c < shape.width; ++c) {
+          element(d, at.qkv(0, query, c)) += d_score * in.get(at.qkv(1, key, c));
+          element(d, at.qkv(1, key, c)) += d_score * in.get(at.qkv(0, query, c));
+        }
+      }
+    }
+  });
+  store(d, Elements(d_qkv, shape.format));
 }
 
 }  // namespace paceline::test

@@ -12,5 +12,8 @@ void host_input_gradient(const cuda::Convolution& shape, const void* dy, const v
                          void* dx);
 void host_filter_gradient(const cuda::Convolution& shape, const void* x, const void* dy,
                           void* d_filter);
+void host_attention(const cuda::Attention& shape, const void* qkv, void* out, float* statistics);
+void host_attention_gradient(const cuda::Attention& shape, const void* qkv, const void* out,
+                             const float* statistics, const void* d_out, void* d_qkv);
 
 }  // namespace paceline::test

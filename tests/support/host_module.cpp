@@ -272,10 +272,40 @@ std::size_t workspace_bytes(const void* /*math*/) {
 
 }  // namespace
 
+/// As cuDNN's, so that both ways are tested.
+const char* attention_obstacle(void* /*math*/, const cuda::Attention* shape,
+                               std::int32_t /*training*/) {
+  if (shape->format == Precision::fp32) {
+    return "the double fuses attention in bf16 and fp16";
+  }
+  return shape->width % 8 != 0 ? "the double fuses heads of multiples of 8 channels" : nullptr;
+}
+
+int attend(void* math, const cuda::Attention* shape, const void* qkv, void* out,
+           float* statistics) {
+  return queue(math_stream(math), [=, a = *shape] { host_attention(a, qkv, out, statistics); });
+}
+
+int attend_gradient(void* math, const cuda::Attention* shape, const void* qkv, const void* out,
+                    const float* statistics, const void* d_out, void* d_qkv) {
+  return queue(math_stream(math),
+               [=, a = *shape] { host_attention_gradient(a, qkv, out, statistics, d_out, d_qkv); });
+}
+
+int plan_attention(const cuda::MathOptions* /*options*/, const char* /*device*/,
+                   const cuda::Attention* /*shape*/, cuda::AttentionPlan* /*plan*/) {
+  return 1;
+}
+
 const cuda::Api& host_module() {
   static const cuda::Api api{cuda::kAbiVersion,
                              error_text,
                              versions,
+constexpr cuda::MathApi kHostMath{create_math,        destroy_math,   matmul,
+                                  convolve,           input_gradient, filter_gradient,
+                                  attention_obstacle, attend,         attend_gradient,
+                                  plan_attention,     workspace_bytes};
+
                              device_count,
                              device_info,
                              peer_access,
@@ -302,8 +332,7 @@ const cuda::Api& host_module() {
                              each,
                              rows,
                              update,
-                             {create_math, destroy_math, matmul, convolve, input_gradient,
-                              filter_gradient, workspace_bytes},
+                             kHostMath,
                              host_nccl()};
   return api;
 }

@@ -38,6 +38,12 @@ DnnLibrary::DnnLibrary(const char* file) {
   library.find(filter_algorithms, "cudnnGetConvolutionBackwardFilterAlgorithm_v7");
   library.find(filter_bytes, "cudnnGetConvolutionBackwardFilterWorkspaceSize");
   library.find(backward_filter, "cudnnConvolutionBackwardFilter");
+  library.find(create_descriptor, "cudnnBackendCreateDescriptor");
+  library.find(destroy_descriptor, "cudnnBackendDestroyDescriptor");
+  library.find(set_attribute, "cudnnBackendSetAttribute");
+  library.find(get_attribute, "cudnnBackendGetAttribute");
+  library.find(finalize, "cudnnBackendFinalize");
+  library.find(execute, "cudnnBackendExecute");
 }
 
 void DnnLibrary::check(cudnnStatus_t status, const char* what) const {

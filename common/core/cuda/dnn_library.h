@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions of cuDNN that convolutions use, by name from a file.
+// The functions of cuDNN that convolutions and graphs of operations use, by name from a file.
 #pragma once
 
 #include <cudnn.h>
@@ -37,6 +37,12 @@ struct DnnLibrary {
   decltype(&::cudnnGetConvolutionBackwardFilterAlgorithm_v7) filter_algorithms;
   decltype(&::cudnnGetConvolutionBackwardFilterWorkspaceSize) filter_bytes;
   decltype(&::cudnnConvolutionBackwardFilter) backward_filter;
+  decltype(&::cudnnBackendCreateDescriptor) create_descriptor;
+  decltype(&::cudnnBackendDestroyDescriptor) destroy_descriptor;
+  decltype(&::cudnnBackendSetAttribute) set_attribute;
+  decltype(&::cudnnBackendGetAttribute) get_attribute;
+  decltype(&::cudnnBackendFinalize) finalize;
+  decltype(&::cudnnBackendExecute) execute;
 };
 
 }  // namespace paceline::cuda

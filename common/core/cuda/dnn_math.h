@@ -31,6 +31,10 @@ class DnnMath {
   void filter_gradient(const Convolution& shape, const void* x, const void* dy, void* d_filter,
                        Workspace& workspace);
 
+  // For what else cuDNN computes on the stream.
+  [[nodiscard]] const DnnLibrary& library() const noexcept { return library_; }
+  [[nodiscard]] cudnnHandle_t handle() const noexcept { return handle_; }
+
  private:
   enum class Direction : std::uint8_t { forward, data, filter };
   struct Plan;

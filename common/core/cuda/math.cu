@@ -5,13 +5,14 @@
 #include <string>
 
 #include "common/core/cuda/blas_math.h"
+#include "common/core/cuda/dnn_attention.h"
 #include "common/core/cuda/dnn_math.h"
 
 namespace paceline::cuda {
 
 namespace {
 
-/// cuDNN is opened by the first convolution, so that models without any do without it.
+/// cuDNN is opened by the first convolution or attention, so that models without either do without.
 class Math {
  public:
   Math(const MathOptions& options, cudaStream_t stream)
@@ -25,11 +26,27 @@ class Math {
   [[nodiscard]] DnnMath& convolutions() {
     if (dnn_ == nullptr) {
       if (dnn_file_.empty()) {
-        throw Failure{kNoLibrary, "no cuDNN was named, which convolutions need"};
+        throw Failure{kNoLibrary, "no cuDNN was named"};
       }
       dnn_ = std::make_unique<DnnMath>(dnn_file_.c_str(), tf32_, stream_);
     }
     return *dnn_;
+  }
+  [[nodiscard]] DnnAttention& attention() {
+    if (attention_ == nullptr) {
+      const DnnMath& dnn = convolutions();
+      attention_ = std::make_unique<DnnAttention>(dnn.library(), dnn.handle());
+    }
+    return *attention_;
+  }
+  /// Null where attention of the shape is fused.
+  [[nodiscard]] const char* attention_obstacle(const Attention& shape, bool training) {
+    const int status = guarded([&] { obstacle_ = attention().obstacle(shape, training); });
+    if (status != kSuccess) {
+      const char* text = failure_text(status);
+      obstacle_ = text != nullptr ? text : "status " + std::to_string(status);
+    }
+    return obstacle_.empty() ? nullptr : obstacle_.c_str();
   }
   [[nodiscard]] Workspace& workspace() noexcept { return workspace_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return workspace_.bytes() + blas_.bytes(); }
@@ -41,6 +58,8 @@ class Math {
   Workspace workspace_;
   BlasMath blas_;
   std::unique_ptr<DnnMath> dnn_;
+  std::unique_ptr<DnnAttention> attention_;
+  std::string obstacle_;
 };
 
 Math& math_of(void* math) {
@@ -85,14 +104,50 @@ int convolve_filter_gradient(void* math, const Convolution* shape, const void* x
   });
 }
 
+const char* attention_obstacle(void* math, const Attention* shape, std::int32_t training) {
+  return math_of(math).attention_obstacle(*shape, training != 0);
+}
+
+int attend(void* math, const Attention* shape, const void* qkv, void* out, float* statistics) {
+  return guarded([&] {
+    Math& used = math_of(math);
+    used.attention().forward(*shape, qkv, out, statistics, used.workspace());
+  });
+}
+
+int attend_gradient(void* math, const Attention* shape, const void* qkv, const void* out,
+                    const float* statistics, const void* d_out, void* d_qkv) {
+  return guarded([&] {
+    Math& used = math_of(math);
+    used.attention().backward(*shape, qkv, out, statistics, d_out, d_qkv, used.workspace());
+  });
+}
+
+int plan_attention(const MathOptions* options, const char* device, const Attention* shape,
+                   AttentionPlan* plan) {
+  *plan = {};
+  return guarded([&] {
+    const DnnLibrary library(options->dnn_library);
+    *plan = DnnAttention::planned(library, DnnTarget(library, device), *shape);
+  });
+}
+
 std::size_t workspace_bytes(const void* math) {
   return static_cast<const Math*>(math)->bytes();
 }
 
 }  // namespace
 
-constinit const MathApi kMathApi{
-    create,         destroy, matmul, convolve, convolve_input_gradient, convolve_filter_gradient,
-    workspace_bytes};
+constinit const MathApi kMathApi{create,
+                                 destroy,
+                                 matmul,
+                                 convolve,
+                                 convolve_input_gradient,
+                                 convolve_filter_gradient,
+                                 attention_obstacle,
+                                 attend,
+                                 attend_gradient,
+                                 plan_attention,
+                                 workspace_bytes};
 
 }  // namespace paceline::cuda

@@ -59,6 +59,25 @@ struct Convolution {
   std::int64_t outputs;
 };
 
+/// O = softmax(scale·Q·Kᵀ)·V in every head of every sequence; with `causal` a position sees itself
+/// and those before it. Where tensors lie: qkv [samples, positions, 3, heads, width] (queries,
+/// keys, values), out [samples, positions, heads, width], both in `format`; statistics [samples,
+/// heads, positions], fp32, each the logarithm of its row's sum of exponentials. Sums are fp32.
+struct Attention {
+  Precision format;
+  std::int32_t causal;
+  std::int64_t samples;
+  std::int64_t heads;
+  std::int64_t positions;
+  std::int64_t width;  ///< of a head
+  float scale;
+};
+
+struct AttentionPlan {
+  std::size_t workspace;  ///< bytes
+  std::size_t gradient_workspace;
+};
+
 /// A Math is made for the calling thread's current device and used by one thread at a time; work is
 /// queued on `stream`, and its workspace is reused from call to call, so all calls of one Math take
 /// the same stream. It remembers the plan of every shape that it has seen. Equal calls give equal
@@ -73,6 +92,19 @@ struct MathApi {
   /// d_filter is overwritten.
   int (*convolve_filter_gradient)(void* math, const Convolution* shape, const void* x,
                                   const void* dy, void* d_filter);
+  /// Why attention of this shape, with its gradient for `training`, is not fused here: a line
+  /// without a full stop, the Math's until the next call of this function; null where it is. The
+  /// first call for a shape plans it, which takes seconds of the host.
+  const char* (*attention_obstacle)(void* math, const Attention* shape, std::int32_t training);
+  /// Nothing of [positions, positions] is kept. Fails where there is an obstacle.
+  int (*attend)(void* math, const Attention* shape, const void* qkv, void* out, float* statistics);
+  /// d_qkv, shaped like qkv, is overwritten; out and statistics are attend()'s.
+  int (*attend_gradient)(void* math, const Attention* shape, const void* qkv, const void* out,
+                         const float* statistics, const void* d_out, void* d_qkv);
+  /// Plans both without a device: `device` is cuDNN's JSON of one's properties. Sets the bytes of
+  /// workspace that each takes there.
+  int (*plan_attention)(const MathOptions* options, const char* device, const Attention* shape,
+                        AttentionPlan* plan);
   std::size_t (*workspace_bytes)(const void* math);  ///< held now, which is the most so far
 };
 

@@ -3,14 +3,62 @@
 
 #include <cmath>
 
-#include "common/core/gpu/gpu_transformer_parts.h"
 #include "common/core/kernels_sequence.h"
 #include "common/core/kernels_transformer.h"
 
 namespace paceline {
 
+GpuAttention::GpuAttention(GpuContextPtr context, const TransformerShape& shape)
+    : context_(std::move(context)), shape_(shape), fused_(context_->format() != Precision::fp32) {}
+
 float GpuAttention::scale() const noexcept {
   return 1.0F / std::sqrt(static_cast<float>(head_width()));
+}
+
+cuda::Attention GpuAttention::whole(std::int64_t samples) const noexcept {
+  return {context_->format(), 1, samples, shape_.heads, shape_.positions, head_width(), scale()};
+}
+
+GpuAttention::Kept GpuAttention::lay_out(std::int64_t samples, bool fused,
+                                         DeviceParts& parts) const {
+  const std::int64_t rows = samples * shape_.positions;
+  const std::size_t bytes = context_->element_bytes();
+  Kept kept{};
+  kept.qkv = parts.take(rows * 3 * shape_.width, bytes);
+  kept.shares = fused ? parts.take(rows * shape_.heads, sizeof(float))
+                      : parts.take(rows * shape_.heads * shape_.positions, bytes);
+  kept.attended = parts.take(rows * shape_.width, bytes);
+  return kept;
+}
+
+GpuAttention::Scratch GpuAttention::lay_out_scratch(std::int64_t samples, bool fused,
+                                                    DeviceParts& parts) const {
+  if (fused) {
+    return {};
+  }
+  const std::int64_t rows = samples * shape_.positions;
+  const std::size_t bytes = context_->element_bytes();
+  Scratch scratch{};
+  scratch.apart = parts.take(rows * shape_.width, bytes);
+  scratch.qkv = parts.take(rows * 3 * shape_.width, bytes);
+  scratch.squares = parts.take(rows * shape_.heads * shape_.positions, bytes);
+  return scratch;
+}
+
+std::string GpuAttention::obstacle(std::int64_t samples, bool training) const {
+  if (context_->format() == Precision::fp32) {
+    return "attention is fused in bf16 and fp16";
+  }
+  const cuda::Attention shape = whole(samples);
+  const char* const reason =
+      context_->math().attention_obstacle(context_->gpu().math(), &shape, training ? 1 : 0);
+  return reason != nullptr ? reason : "";
+}
+
+bool GpuAttention::prepare(std::int64_t samples, bool training) {
+  const bool before = fused_;
+  fused_ = fused_ && obstacle(samples, training).empty();
+  return fused_ != before;
 }
 
 cuda::Matmul GpuAttention::product(std::int64_t samples, std::int64_t rows, std::int64_t columns,
@@ -62,8 +110,38 @@ void GpuAttention::join(std::int64_t samples, std::int64_t parts, const float* a
   });
 }
 
-void GpuAttention::forward(std::int64_t samples, const float* qkv, float* shares,
-                           float* out) const {
+void GpuAttention::forward(std::int64_t samples, const float* input, const Kept& kept,
+                           const Scratch& scratch) const {
+  if (!fused_) {
+    split(samples, 3, input, kept.qkv);
+    forward_by_products(samples, kept.qkv, kept.shares, scratch.apart);
+    join(samples, 1, scratch.apart, kept.attended);
+    return;
+  }
+  Gpu& gpu = context_->gpu();
+  const cuda::Attention shape = whole(samples);
+  gpu.check(context_->math().attend(gpu.math(), &shape, input, kept.attended, kept.shares),
+            "attention");
+}
+
+void GpuAttention::backward(std::int64_t samples, const Kept& kept, const Scratch& scratch,
+                            const float* d_attended, float* d_qkv) const {
+  if (!fused_) {
+    split(samples, 1, d_attended, scratch.apart);
+    backward_by_products(samples, kept.qkv, kept.shares, scratch.apart, scratch.squares,
+                         scratch.qkv);
+    join(samples, 3, scratch.qkv, d_qkv);
+    return;
+  }
+  Gpu& gpu = context_->gpu();
+  const cuda::Attention shape = whole(samples);
+  gpu.check(context_->math().attend_gradient(gpu.math(), &shape, kept.qkv, kept.attended,
+                                             kept.shares, d_attended, d_qkv),
+            "attention's gradient");
+}
+
+void GpuAttention::forward_by_products(std::int64_t samples, const float* qkv, float* shares,
+                                       float* out) const {
   const std::int64_t t = shape_.positions;
   const std::int64_t d = head_width();
   cuda::Matmul scores = product(samples, t, t, d);
@@ -84,8 +162,8 @@ void GpuAttention::forward(std::int64_t samples, const float* qkv, float* shares
   queue_product(*context_, mixed, "attention");
 }
 
-void GpuAttention::backward(std::int64_t samples, const float* qkv, const float* shares,
-                            const float* d_out, float* d_shares, float* d_qkv) const {
+void GpuAttention::backward_by_products(std::int64_t samples, const float* qkv, const float* shares,
+                                        const float* d_out, float* d_shares, float* d_qkv) const {
   const std::int64_t t = shape_.positions;
   const std::int64_t d = head_width();
   cuda::Matmul values = product(samples, t, d, t);

@@ -18,8 +18,8 @@ class GpuTiedEmbedding;
 /// Tokens come as numbers of the format, of which bf16 has all up to 256.
 [[nodiscard]] std::unique_ptr<Layer> make_gpu_token_embedding(
     GpuContextPtr context, std::shared_ptr<GpuTiedEmbedding> tied, const TransformerShape& shape);
-/// Attention is two strided products for all heads of the batch with a softmax between them, so it
-/// keeps [samples, heads, positions, positions].
+/// Attention as GpuAttention computes it: only where that is not fused are there tensors of
+/// [samples, heads, positions, positions].
 [[nodiscard]] std::unique_ptr<Layer> make_gpu_transformer_block(GpuContextPtr context,
                                                                 std::string name,
                                                                 const TransformerShape& shape);

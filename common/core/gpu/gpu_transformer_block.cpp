@@ -28,18 +28,17 @@ class GpuTransformerBlock final : public Layer {
   [[nodiscard]] bool rounds_weights() const noexcept override { return true; }
 
   void forward(const ForwardPass& pass) override {
-    reserve(pass.samples);
+    reserve(pass.samples, pass.training);
     const std::int64_t rows = pass.samples * shape_.positions;
     const std::int64_t c = shape_.width;
     const BlockTensors<const float> w(pass.weights, c);
     const Scratch s = scratch_for(pass.samples);
     queue_row_norm(*context_, rows, c, norm1(w), pass.input, kept_.normed1);
-    qkv_.forward(rows, w.qkv, kept_.normed1, s.wide);
-    attention_.split(pass.samples, 3, s.wide, kept_.qkv);
-    attention_.forward(pass.samples, kept_.qkv, kept_.shares, s.apart);
-    attention_.join(pass.samples, 1, s.apart, kept_.attended);
+    float* const qkv = attention_.input(kept_.attention, s.wide);
+    qkv_.forward(rows, w.qkv, kept_.normed1, qkv);
+    attention_.forward(pass.samples, qkv, kept_.attention, s.attention);
     copy(pass.input, kept_.middle, rows * c);
-    projection_.forward(rows, w.projection, kept_.attended, kept_.middle, true);
+    projection_.forward(rows, w.projection, kept_.attention.attended, kept_.middle, true);
     queue_row_norm(*context_, rows, c, norm2(w), kept_.middle, kept_.normed2);
     expand_.forward(rows, w.expand, kept_.normed2, kept_.expanded);
     context_->with_format([&]<typename T>(T) {
@@ -68,10 +67,8 @@ class GpuTransformerBlock final : public Layer {
     expand_.backward(rows, kept_.normed2, s.wide, s.narrow, d.expand);
     queue_row_norm_gradient(*context_, rows, c, norm2(w), kept_.middle, s.narrow, pass.d_output,
                             s.middle, d.norm2);
-    projection_.backward(rows, kept_.attended, s.middle, s.narrow, d.projection);
-    attention_.split(pass.samples, 1, s.narrow, s.apart);
-    attention_.backward(pass.samples, kept_.qkv, kept_.shares, s.apart, s.squares, s.qkv);
-    attention_.join(pass.samples, 3, s.qkv, s.wide);
+    projection_.backward(rows, kept_.attention.attended, s.middle, s.narrow, d.projection);
+    attention_.backward(pass.samples, kept_.attention, s.attention, s.narrow, s.wide);
     qkv_.backward(rows, kept_.normed1, s.wide, s.narrow, d.qkv);
     queue_row_norm_gradient(*context_, rows, c, norm1(w), pass.input, s.narrow, s.middle,
                             pass.d_input, d.norm1);
@@ -83,7 +80,7 @@ class GpuTransformerBlock final : public Layer {
   }
   [[nodiscard]] std::size_t planned_bytes(const PlannedBatch& batch) const override {
     DeviceParts count;
-    static_cast<void>(lay_out(batch.samples, count));
+    static_cast<void>(lay_out(batch.samples, will_fuse(batch), count));
     return count.total() + qkv_.planned_bytes() + projection_.planned_bytes() +
            expand_.planned_bytes() + contract_.planned_bytes();
   }
@@ -94,7 +91,7 @@ class GpuTransformerBlock final : public Layer {
       grow_areas(areas, map->planned_scratch(rows));
     }
     DeviceParts count;
-    static_cast<void>(lay_out_scratch(batch.samples, count));
+    static_cast<void>(lay_out_scratch(batch.samples, will_fuse(batch), count));
     areas[2] = count.total();
     return areas;
   }
@@ -102,10 +99,8 @@ class GpuTransformerBlock final : public Layer {
  private:
   /// Between forward and backward; of the context's format but for the statistics.
   struct Kept {
-    float* normed1;  ///< [rows, width], as attended, middle and normed2
-    float* qkv;      ///< apart: [3, samples, heads, positions, head width]
-    float* shares;   ///< of attention, [samples, heads, positions, positions]
-    float* attended;
+    GpuAttention::Kept attention;
+    float* normed1;  ///< [rows, width], as middle and normed2
     float* middle;
     float* normed2;
     float* expanded;  ///< [rows, 4·width], as activated
@@ -118,12 +113,10 @@ class GpuTransformerBlock final : public Layer {
 
   /// Within one call.
   struct Scratch {
+    GpuAttention::Scratch attention;
     float* wide;    ///< [rows, 4·width]
-    float* narrow;  ///< [rows, width], as middle and apart
+    float* narrow;  ///< [rows, width], as middle
     float* middle;
-    float* apart;
-    float* qkv;      ///< apart
-    float* squares;  ///< [samples, heads, positions, positions]
   };
 
   [[nodiscard]] GpuRowNorm norm1(const BlockTensors<const float>& w) const {
@@ -139,15 +132,17 @@ class GpuTransformerBlock final : public Layer {
     gpu.check(gpu.api().copy(to, from, bytes, context_->gpu().stream().native()), name());
   }
 
-  [[nodiscard]] Kept lay_out(std::int64_t samples, DeviceParts& parts) const {
+  [[nodiscard]] bool will_fuse(const PlannedBatch& batch) const {
+    return attention_.fused() && attention_.obstacle(batch.samples, true).empty();
+  }
+
+  [[nodiscard]] Kept lay_out(std::int64_t samples, bool fused, DeviceParts& parts) const {
     const std::int64_t rows = samples * shape_.positions;
     const std::int64_t c = shape_.width;
     const std::size_t bytes = context_->element_bytes();
     Kept kept{};
+    kept.attention = attention_.lay_out(samples, fused, parts);
     kept.normed1 = parts.take(rows * c, bytes);
-    kept.qkv = parts.take(rows * 3 * c, bytes);
-    kept.shares = parts.take(rows * shape_.heads * shape_.positions, bytes);
-    kept.attended = parts.take(rows * c, bytes);
     kept.middle = parts.take(rows * c, bytes);
     kept.normed2 = parts.take(rows * c, bytes);
     kept.expanded = parts.take(rows * 4 * c, bytes);
@@ -158,20 +153,21 @@ class GpuTransformerBlock final : public Layer {
     return kept;
   }
 
-  void reserve(std::int64_t samples) {
-    if (samples <= capacity_) {
+  void reserve(std::int64_t samples, bool training) {
+    if (!attention_.prepare(samples, training) && samples <= capacity_) {
       return;
     }
     DeviceParts count;
-    static_cast<void>(lay_out(samples, count));
+    static_cast<void>(lay_out(samples, attention_.fused(), count));
     capacity_ = 0;
     context_->grow(memory_, count.total(), name());
     DeviceParts parts(memory_.as<std::byte>());
-    kept_ = lay_out(samples, parts);
+    kept_ = lay_out(samples, attention_.fused(), parts);
     capacity_ = samples;
   }
 
-  [[nodiscard]] Scratch lay_out_scratch(std::int64_t samples, DeviceParts& parts) const {
+  [[nodiscard]] Scratch lay_out_scratch(std::int64_t samples, bool fused,
+                                        DeviceParts& parts) const {
     const std::int64_t rows = samples * shape_.positions;
     const std::int64_t c = shape_.width;
     const std::size_t bytes = context_->element_bytes();
@@ -179,17 +175,15 @@ class GpuTransformerBlock final : public Layer {
     s.wide = parts.take(rows * 4 * c, bytes);
     s.narrow = parts.take(rows * c, bytes);
     s.middle = parts.take(rows * c, bytes);
-    s.apart = parts.take(rows * c, bytes);
-    s.qkv = parts.take(rows * 3 * c, bytes);
-    s.squares = parts.take(rows * shape_.heads * shape_.positions, bytes);
+    s.attention = attention_.lay_out_scratch(samples, fused, parts);
     return s;
   }
 
   [[nodiscard]] Scratch scratch_for(std::int64_t samples) const {
     DeviceParts count;
-    static_cast<void>(lay_out_scratch(samples, count));
+    static_cast<void>(lay_out_scratch(samples, attention_.fused(), count));
     DeviceParts parts(context_->scratch<std::byte>(2, count.total()));
-    return lay_out_scratch(samples, parts);
+    return lay_out_scratch(samples, attention_.fused(), parts);
   }
 
   GpuContextPtr context_;

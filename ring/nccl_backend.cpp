@@ -75,10 +75,10 @@ void check_gpu_techniques(const Config& config) {
   if (config.sync_options.exact) {
     refuse("sync.exact = true", "NCCL picks the order of its sums; allowed: false");
   }
-  if (config.optimizer.name != "sgd" && config.optimizer.name != "adam") {
-    refuse("optimizer.name = " + config.optimizer.name,
-           "it needs norms or scales of whole tensors, which are not computed on GPUs; allowed: "
-           "sgd, adam");
+  if (config.optimizer.name == "onebit_adam") {
+    refuse("optimizer.name = onebit_adam",
+           "1-bit Adam sends signs and scales of its momentum, and NCCL sums elements; allowed: "
+           "sgd, adam, lars, lamb");
   }
   if (config.link.inter != "none" || config.link.intra != "none") {
     refuse("link.inter or link.intra", "NCCL uses the machine's own links; allowed: none");

@@ -77,8 +77,7 @@ class NcclSynchronizer final : public Synchronizer {
 
   [[nodiscard]] MemoryUse memory() const noexcept override {
     const std::size_t arena = plan_.elements() * sizeof(float);
-    return {arena, arena, optimizer_->state_bytes(), staging_.size() + (norm_ ? norm_->bytes() : 0),
-            0};
+    return {arena, arena, optimizer_->state_bytes(), staging_.size() + norm_bytes(), 0};
   }
 
   ReplicaView bind(const BucketPlan& plan, Device& device, const OptimizerSpec& spec,
@@ -167,6 +166,11 @@ class NcclSynchronizer final : public Synchronizer {
   }
 
  private:
+  [[nodiscard]] std::size_t norm_bytes() const noexcept {
+    const GpuTrustRatios* const ratios = optimizer_->ratios();
+    return (norm_ ? norm_->bytes() : 0) + (ratios != nullptr ? ratios->bytes() : 0);
+  }
+
   static Precision wire_of(const Config& config) {
     const std::string& wire = config.sync_options.wire;
     return wire == "fp16" ? Precision::fp16 : wire == "bf16" ? Precision::bf16 : Precision::fp32;
@@ -197,8 +201,8 @@ class NcclSynchronizer final : public Synchronizer {
       }
       updated_.push_back(std::make_unique<GpuEvent>(gpu_->module()));
     }
-    optimizer_.emplace(*gpu_, *stream_, spec_, std::move(own));
-    if (spec_.whole_gradient()) {
+    optimizer_.emplace(*gpu_, *stream_, spec_, plan_, std::move(own), shares(counted));
+    if (spec_.clip_norm > 0.0F || spec_.skip_nonfinite) {
       norm_.emplace(*gpu_, *stream_, std::move(counted));
       host_squares_ = Buffer(4096);
       pinned_.emplace(gpu_->module(), std::span(host_squares_.data(), host_squares_.size()));
@@ -210,6 +214,12 @@ class NcclSynchronizer final : public Synchronizer {
     drained_.emplace(gpu_->module());
   }
 
+  [[nodiscard]] TensorShares shares(std::vector<Range> counted) const {
+    return sum_->sharded()
+               ? TensorShares{std::move(counted), context_.rank, context_.workers.size()}
+               : TensorShares{std::move(counted)};
+  }
+
   /// Every bucket once, of zeros: NCCL connects ranks when they first need it, and no later step is
   /// to wait for that.
   void warm_up() {
@@ -219,6 +229,9 @@ class NcclSynchronizer final : public Synchronizer {
     }
     if (norm_) {
       sum_norm();
+    }
+    if (optimizer_->ratios() != nullptr) {
+      share_squares();
     }
     quiesce();
     static_cast<void>(monitor_->take_seconds());
@@ -287,11 +300,16 @@ class NcclSynchronizer final : public Synchronizer {
     if (summed_ != 0) {
       return;
     }
-    if (counts) {
+    if (!counts) {
+      return;
+    }
+    if (norm_) {
       find_norm(scale);
     }
-    if (counts && !spec_.skip_nonfinite) {
-      clip();
+    if (!spec_.skip_nonfinite) {
+      if (norm_) {
+        clip();
+      }
       update_all(step_.lr, scale);
     }
   }
@@ -303,8 +321,23 @@ class NcclSynchronizer final : public Synchronizer {
   }
 
   void update_all(float lr, float scale) {
+    if (GpuTrustRatios* const ratios = optimizer_->ratios(); ratios != nullptr) {
+      optimizer_->find_squares(weights_->values(), gradients_->values(), scale);
+      share_squares();
+      ratios->find(scale);
+    }
     for (BucketId b = 0; b < plan_.count(); ++b) {
       update(b, lr, scale);
+    }
+  }
+
+  /// The ranks' squares of tensors, as they are: whoever adds them does so in double, in one order.
+  void share_squares() {
+    if (sum_->sharded()) {
+      constexpr std::size_t kFloats = sizeof(kernels::TensorSquares) / sizeof(float);
+      GpuTrustRatios& ratios = *optimizer_->ratios();
+      comms_->all_gather(NcclCommunicators::kWorld, context_.rank, ratios.squares(),
+                         ratios.tensors() * kFloats, Precision::fp32, *stream_);
     }
   }
 

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "common/base/error.h"
+#include "common/core/kernels_tensors.h"
 
 namespace paceline {
 
@@ -32,17 +33,12 @@ float clip_factor(double norm, float clip_norm) noexcept {
 }
 
 float lars_ratio(const OptimizerSpec& spec, double weight_norm, double gradient_norm) noexcept {
-  if (weight_norm <= 0.0 || gradient_norm <= 0.0) {
-    return 1.0F;
-  }
-  return static_cast<float>(static_cast<double>(spec.trust) * weight_norm /
-                            (gradient_norm + static_cast<double>(spec.weight_decay) * weight_norm));
+  return kernels::lars_ratio_of(static_cast<double>(spec.trust),
+                                static_cast<double>(spec.weight_decay), weight_norm, gradient_norm);
 }
 
 float lamb_ratio(double weight_norm, double direction_norm) noexcept {
-  return weight_norm > 0.0 && direction_norm > 0.0
-             ? static_cast<float>(weight_norm / direction_norm)
-             : 1.0F;
+  return kernels::lamb_ratio_of(weight_norm, direction_norm);
 }
 
 double sum_of_squares(std::span<const float> values) noexcept {

@@ -117,21 +117,30 @@ inline Adam adam_rule(const UpdateOperands& at, const OptimizerSpec& spec, const
           spec.epsilon};
 }
 
-/// Calls run(rule) with the functor that `spec` asks for; for LARS the one of a single tensor (its
-/// trust ratio is in the scales), not for LAMB.
+/// Calls run(rule) with the functor of SGD that `spec` asks for.
 template <typename Run>
-void with_update_rule(const UpdateOperands& at, const OptimizerSpec& spec, const UpdateInfo& info,
-                      Run&& run) {
+void with_sgd_rule(const UpdateOperands& at, const OptimizerSpec& spec, const UpdateInfo& info,
+                   Run&& run) {
   const float scale = info.gradient_scale;
   const float decay = spec.weight_decay * info.decay_scale;
-  if (spec.kind == OptimizerKind::adam || spec.kind == OptimizerKind::onebit_adam) {
-    run(adam_rule(at, spec, info));
-  } else if (spec.momentum == 0.0F) {
+  if (spec.momentum == 0.0F) {
     run(PlainSgd{at, scale, decay, info.lr});
   } else if (spec.nesterov) {
     run(NesterovSgd{at, scale, decay, info.lr, spec.momentum});
   } else {
     run(MomentumSgd{at, scale, decay, info.lr, spec.momentum});
+  }
+}
+
+/// The same of any rule; for LARS the one of a single tensor (its trust ratio is in the scales),
+/// not for LAMB.
+template <typename Run>
+void with_update_rule(const UpdateOperands& at, const OptimizerSpec& spec, const UpdateInfo& info,
+                      Run&& run) {
+  if (spec.kind == OptimizerKind::adam || spec.kind == OptimizerKind::onebit_adam) {
+    run(adam_rule(at, spec, info));
+  } else {
+    with_sgd_rule(at, spec, info, run);
   }
 }
 

@@ -16,13 +16,26 @@ struct UpdateInfo {
 
 namespace kernels {
 
-/// Pointers to the first element of the range to update; `in` and `out` may be the same.
+struct TensorPiece;
+struct TensorSquares;
+
+/// What rules with trust ratios (LARS, LAMB) work on where the ratios are the device's: pieces of
+/// an arena (kernels_tensors.h).
+struct TensorOperands {
+  const TensorPiece* pieces = nullptr;  ///< null: the operands are one range
+  TensorSquares* squares = nullptr;     ///< by piece; LAMB's first half writes them
+  const float* ratios = nullptr;        ///< by tensor; null: LAMB's first half
+};
+
+/// Pointers to the first element of the range to update; `in` and `out` may be the same. With
+/// pieces those to the arenas' first elements.
 struct UpdateOperands {
   const float* in;
   float* out;
   const float* gradient;
   float* moment1;  ///< momentum, or Adam's first moment; null without
   float* moment2;  ///< Adam's second moment; null without
+  TensorOperands tensors = {};
 };
 
 }  // namespace kernels

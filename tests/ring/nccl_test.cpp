@@ -16,6 +16,7 @@
 #include "tests/ring/gpu_double.h"
 #include "tests/ring/ring_steps.h"
 #include "tests/support/checkpoint.h"
+#include "tests/support/layerwise_reference.h"
 
 namespace paceline {
 namespace {
@@ -54,14 +55,18 @@ StepReport uneven_step(ConformanceWorker& worker, const ConformanceCase& test, i
       [](const Range&) {});
 }
 
-ConformanceOutcome uneven_steps(const Backend& backend, const ConformanceCase& test) {
-  ConformanceOutcome outcome = run_backend(backend, test, [&](ConformanceWorker& worker) {
+ConformanceOutcome uneven_steps_or_errors(const Backend& backend, const ConformanceCase& test) {
+  return run_backend(backend, test, [&](ConformanceWorker& worker) {
     for (int t = 0; t < test.steps; ++t) {
       uneven_step(worker, test, t);
     }
     worker.synchronizer.quiesce();
     return StepReport{};
   });
+}
+
+ConformanceOutcome uneven_steps(const Backend& backend, const ConformanceCase& test) {
+  ConformanceOutcome outcome = uneven_steps_or_errors(backend, test);
   expect_no_errors(outcome);
   expect_equal_weights(outcome);
   return outcome;
@@ -125,6 +130,88 @@ TEST(Nccl, FollowsRingWithAdamAndClipping) {
       expect_ring_trajectory(test);
     }
   }
+}
+
+/// Tensors of which shards hold parts, one larger than a piece, and vectors.
+ConformanceCase by_tensor(OptimizerKind kind, int world, bool sharded) {
+  ConformanceCase test = nccl_case(world);
+  test.config.nccl.sharded = sharded;
+  test.buckets = {7, 0, 5000, 1, 64};
+  test.tensors = {{{0, 7}, 1, 1},       {{7, 4507}, 9, 4},    {{4507, 5007}, 10, 2},
+                  {{5007, 5008}, 1, 1}, {{5008, 5071}, 7, 2}, {{5071, 5072}, 1, 2}};
+  test.optimizer.kind = kind;
+  test.optimizer.momentum = 0.9F;
+  test.optimizer.weight_decay = 0.01F;
+  test.optimizer.trust = 0.02F;
+  return test;
+}
+
+std::vector<double> layerwise_weights(const ConformanceCase& test) {
+  const std::size_t n = BucketPlan(test.buckets).elements();
+  const int world = test.config.world;
+  std::vector<double> w(n);
+  std::vector<double> g(n);
+  std::vector<double> m(n);
+  std::vector<double> v(n);
+  for (std::size_t j = 0; j < n; ++j) {
+    w[j] = static_cast<double>(known_initial(j));
+  }
+  for (int t = 0; t < test.steps; ++t) {
+    double samples = 0.0;
+    for (int r = 0; r < world; ++r) {
+      samples += static_cast<double>(known_samples(r, t, world));
+    }
+    for (std::size_t j = 0; j < n; ++j) {
+      g[j] = 0.0;
+      for (int r = 0; r < world; ++r) {
+        const bool takes_part = known_samples(r, t, world) > 0;
+        g[j] += takes_part ? static_cast<double>(known_gradient(j, r, t)) / samples : 0.0;
+      }
+    }
+    for (const TensorRange& tensor : test.tensors) {
+      const auto part = [&](std::vector<double>& of) {
+        return std::span(of).subspan(tensor.range.begin, tensor.range.size());
+      };
+      test::reference_layerwise(test.optimizer, t, static_cast<double>(test.lr),
+                                tensor.dimensions > 1, part(w), part(g), part(m), part(v));
+    }
+  }
+  return w;
+}
+
+TEST(Nccl, LarsAndLambFollowThePapers) {
+  for (const OptimizerKind kind : {OptimizerKind::lars, OptimizerKind::lamb}) {
+    for (const int world : {1, 3}) {
+      for (const bool sharded : {false, true}) {
+        const ConformanceCase test = by_tensor(kind, world, sharded);
+        const std::vector<double> expected = layerwise_weights(test);
+        const std::vector<float> weights = uneven_steps(nccl_on_double(), test).weights[0];
+        for (std::size_t j = 0; j < expected.size(); ++j) {
+          ASSERT_NEAR(weights[j], expected[j], 1e-5) << j << " of " << world;
+        }
+      }
+    }
+  }
+}
+
+TEST(Nccl, LarsAndLambFollowRingWithClippingAndScaledLosses) {
+  for (const OptimizerKind kind : {OptimizerKind::lars, OptimizerKind::lamb}) {
+    for (const bool sharded : {false, true}) {
+      ConformanceCase test = by_tensor(kind, 4, sharded);
+      test.optimizer.clip_norm = 0.5F;
+      expect_ring_trajectory(test);
+      test.optimizer.skip_nonfinite = true;
+      test.optimizer.nesterov = kind == OptimizerKind::lars;
+      expect_ring_trajectory(test);
+    }
+  }
+}
+
+TEST(Nccl, LarsAndLambNeedTheTensors) {
+  ConformanceCase test = by_tensor(OptimizerKind::lars, 1, false);
+  test.tensors.clear();
+  const auto outcome = uneven_steps_or_errors(nccl_on_double(), test);
+  EXPECT_EQ(outcome.errors.at(0), "optimizer: LARS and LAMB need to know the tensors of the arena");
 }
 
 TEST(Nccl, OneBadGradientLeavesTheWholeStepOutEverywhere) {
@@ -214,14 +301,15 @@ std::vector<float> back_to_kept_state(const Backend& backend, const ConformanceC
 }
 
 TEST(Nccl, SavesAndLoadsTheOptimizersState) {
-  ConformanceCase test = nccl_case(3);
-  test.optimizer.kind = OptimizerKind::adam;
-  const std::vector<float> expected = back_to_kept_state(ring_backend(), test);
-  for (const bool sharded : {false, true}) {
-    test.config.nccl.sharded = sharded;
-    const std::vector<float> weights = back_to_kept_state(nccl_on_double(), test);
-    for (std::size_t j = 0; j < weights.size(); ++j) {
-      ASSERT_NEAR(weights[j], expected[j], 1e-6F) << j;
+  for (const OptimizerKind kind : {OptimizerKind::adam, OptimizerKind::lamb}) {
+    ConformanceCase test = by_tensor(kind, 3, false);
+    const std::vector<float> expected = back_to_kept_state(ring_backend(), test);
+    for (const bool sharded : {false, true}) {
+      test.config.nccl.sharded = sharded;
+      const std::vector<float> weights = back_to_kept_state(nccl_on_double(), test);
+      for (std::size_t j = 0; j < weights.size(); ++j) {
+        ASSERT_NEAR(weights[j], expected[j], 1e-6F) << j;
+      }
     }
   }
 }

@@ -32,6 +32,7 @@ struct ConformanceCase {
   OptimizerSpec optimizer;           ///< SGD with or without momentum and Nesterov
   float lr = 0.125F;
   int steps = 4;
+  std::vector<TensorRange> tensors;  ///< of the plan; empty: not told
 };
 
 /// Gradient of element j that rank r hands over in step t: the sum over its samples. Depends on the
@@ -126,7 +127,10 @@ inline ConformanceOutcome run_backend(const Backend& backend, const ConformanceC
   AbortToken abort;
   auto everyone = make_thread_communicators(world + servers, config.comm.timeout.count(), abort);
   auto workers = make_thread_communicators(world, config.comm.timeout.count(), abort);
-  const BucketPlan plan(test.buckets);
+  BucketPlan plan(test.buckets);
+  if (!test.tensors.empty()) {
+    plan.set_tensors(test.tensors);
+  }
   std::vector<float> init(plan.elements());
   for (std::size_t j = 0; j < init.size(); ++j) {
     init[j] = known_initial(j);

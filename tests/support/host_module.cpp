@@ -11,6 +11,7 @@
 
 #include "common/core/cuda/functors.h"
 #include "common/core/optimizer_rules.h"
+#include "common/core/optimizer_tensors.h"
 #include "tests/support/host_log.h"
 #include "tests/support/host_math.h"
 #include "tests/support/host_nccl.h"
@@ -220,11 +221,16 @@ int rows(int id, const void* functor, std::int64_t count, void* stream) {
 }
 
 int update(const OptimizerSpec* spec, const UpdateInfo* info,
-           const kernels::UpdateOperands* operands, std::int64_t elements, void* stream) {
-  host_log().add({"update", stream, operands->out, static_cast<std::size_t>(elements)});
-  return queue(stream, [spec = *spec, info = *info, operands = *operands, elements] {
+           const kernels::UpdateOperands* operands, std::int64_t count, void* stream) {
+  host_log().add({"update", stream, operands->out, static_cast<std::size_t>(count)});
+  return queue(stream, [spec = *spec, info = *info, operands = *operands, count] {
+    if (operands.tensors.pieces != nullptr) {
+      kernels::with_tensor_rule(operands, spec, info,
+                                [&](const auto& rule) { kernels::for_rows(count, rule); });
+      return;
+    }
     kernels::with_update_rule(operands, spec, info,
-                              [&](const auto& rule) { kernels::for_each(elements, rule); });
+                              [&](const auto& rule) { kernels::for_each(count, rule); });
   });
 }
 
@@ -266,12 +272,6 @@ int filter_gradient(void* math, const cuda::Convolution* shape, const void* x, c
   return queue(math_stream(math), [=, s = *shape] { host_filter_gradient(s, x, dy, d_filter); });
 }
 
-std::size_t workspace_bytes(const void* /*math*/) {
-  return 0;
-}
-
-}  // namespace
-
 /// As cuDNN's, so that both ways are tested.
 const char* attention_obstacle(void* /*math*/, const cuda::Attention* shape,
                                std::int32_t /*training*/) {
@@ -297,15 +297,21 @@ int plan_attention(const cuda::MathOptions* /*options*/, const char* /*device*/,
   return 1;
 }
 
-const cuda::Api& host_module() {
-  static const cuda::Api api{cuda::kAbiVersion,
-                             error_text,
-                             versions,
+std::size_t workspace_bytes(const void* /*math*/) {
+  return 0;
+}
+
 constexpr cuda::MathApi kHostMath{create_math,        destroy_math,   matmul,
                                   convolve,           input_gradient, filter_gradient,
                                   attention_obstacle, attend,         attend_gradient,
                                   plan_attention,     workspace_bytes};
 
+}  // namespace
+
+const cuda::Api& host_module() {
+  static const cuda::Api api{cuda::kAbiVersion,
+                             error_text,
+                             versions,
                              device_count,
                              device_info,
                              peer_access,

@@ -12,6 +12,7 @@
 #include "common/core/cuda/transformer_functors.h"
 #include "common/core/kernels.h"
 #include "common/core/kernels_sync.h"
+#include "common/core/kernels_tensors.h"
 
 namespace paceline::cuda {
 
@@ -19,15 +20,16 @@ template <typename... Lists>
 using Joined = decltype(std::tuple_cat(std::declval<Lists>()...));
 
 /// Run by kernels::for_each: a thread per element.
-using EachFunctors =
-    Joined<LayerEachFunctors, TransformerEachFunctors,
-           std::tuple<kernels::Multiply, kernels::ClipByNorm, kernels::ToWire<Half>,
-                      kernels::ToWire<Bfloat>, kernels::FromWire<Half>, kernels::FromWire<Bfloat>>>;
+using EachFunctors = Joined<
+    LayerEachFunctors, TransformerEachFunctors,
+    std::tuple<kernels::Multiply, kernels::ClipByNorm, kernels::TrustRatios, kernels::ToWire<Half>,
+               kernels::ToWire<Bfloat>, kernels::FromWire<Half>, kernels::FromWire<Bfloat>>>;
 
 /// Run by kernels::for_rows: a warp per row.
 using RowFunctors =
     Joined<LayerRowFunctors, TransformerRowFunctors,
-           std::tuple<kernels::BiasGradient, kernels::SquaresOfBlocks, kernels::SumOfBlocks>>;
+           std::tuple<kernels::BiasGradient, kernels::SquaresOfBlocks, kernels::SumOfBlocks,
+                      kernels::SquaresOfPieces, kernels::SquaresOfTensors>>;
 
 /// Place of F in a list; a functor that is not there does not compile.
 template <typename F, typename List>

@@ -9,6 +9,6 @@ namespace paceline::cuda {
 int each(int functor_id, const void* functor, std::int64_t n, void* stream);
 int rows(int functor_id, const void* functor, std::int64_t count, void* stream);
 int update(const OptimizerSpec* spec, const UpdateInfo* info,
-           const kernels::UpdateOperands* operands, std::int64_t elements, void* stream);
+           const kernels::UpdateOperands* operands, std::int64_t count, void* stream);
 
 }  // namespace paceline::cuda

@@ -51,23 +51,55 @@ GpuOptimizer::GpuOptimizer(Gpu& gpu, GpuStream& stream, const OptimizerSpec& spe
   }
 }
 
+GpuOptimizer::GpuOptimizer(Gpu& gpu, GpuStream& stream, const OptimizerSpec& spec,
+                           const BucketPlan& plan, OwnRanges own, const TensorShares& shares)
+    : GpuOptimizer(gpu, stream, spec, std::move(own)) {
+  if (spec.kind == OptimizerKind::lars || spec.kind == OptimizerKind::lamb) {
+    ratios_.emplace(gpu, stream, spec, plan, own_, shares);
+  }
+}
+
+void GpuOptimizer::queue(const UpdateInfo& info, const kernels::UpdateOperands& operands,
+                         std::int64_t count) {
+  gpu_.check(gpu_.api().update(&spec_, &info, &operands, count, stream_.native()),
+             "updating weights");
+}
+
+void GpuOptimizer::find_squares(std::span<float> weights, std::span<float> gradients, float scale) {
+  if (spec_.kind == OptimizerKind::lars) {
+    ratios_->square_pieces(weights, gradients);
+  } else {
+    for (BucketId b = 0; b < static_cast<BucketId>(own_.size()); ++b) {
+      queue({updates_[static_cast<std::size_t>(b)], 1.0F, scale},
+            {weights.data(), gradients.data(), gradients.data(), moment(0, 0), moment(1, 0),
+             ratios_->operands(b, false)},
+            ratios_->pieces(b));
+    }
+  }
+  ratios_->square_tensors();
+}
+
 void GpuOptimizer::update(BucketId b, std::span<float> weights, std::span<const float> gradients,
                           float lr, float scale) {
   const auto index = static_cast<std::size_t>(b);
   const UpdateInfo info{updates_.at(index)++, lr, scale};
-  const std::span<float> state = state_.values();
-  std::size_t begin = begins_[index];
-  for (const Range& range : own_[index]) {
-    const auto moment = [&](std::size_t place) {
-      const std::size_t at = place * elements_ + begin;
-      return at < state.size() ? state.data() + at : nullptr;
-    };
-    float* w = weights.data() + range.begin;
-    const kernels::UpdateOperands operands{w, w, gradients.data() + range.begin, moment(0),
-                                           moment(1)};
-    gpu_.check(gpu_.api().update(&spec_, &info, &operands, static_cast<std::int64_t>(range.size()),
-                                 stream_.native()),
-               "updating weights");
+  if (ratios_) {
+    queue(info,
+          {weights.data(), weights.data(), gradients.data(), moment(0, 0), moment(1, 0),
+           ratios_->operands(b, true)},
+          ratios_->pieces(b));
+  } else {
+    update_ranges(index, info, weights.data(), gradients.data());
+  }
+}
+
+void GpuOptimizer::update_ranges(std::size_t b, const UpdateInfo& info, float* weights,
+                                 const float* gradients) {
+  std::size_t begin = begins_[b];
+  for (const Range& range : own_[b]) {
+    float* const w = weights + range.begin;
+    queue(info, {w, w, gradients + range.begin, moment(0, begin), moment(1, begin)},
+          static_cast<std::int64_t>(range.size()));
     begin += range.size();
   }
 }

@@ -1,29 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 // The optimizer of the weights that a rank updates on its GPU: state in device memory, one launch
-// per range.
+// per range, or per bucket where the rule needs norms of tensors.
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "common/core/gpu/gpu.h"
+#include "common/core/gpu/gpu_trust_ratios.h"
 #include "common/sync/bucket_plan.h"
 #include "common/sync/optimizer_spec.h"
 #include "common/sync/state_io.h"
 
 namespace paceline {
 
-/// The ranges of each bucket that are this rank's, relative to the arena.
-using OwnRanges = std::vector<std::vector<Range>>;
-
-/// For rules whose elements are independent: SGD and Adam. Queues on `stream`; arenas are device
-/// memory of plan.elements() floats. All outlive it.
+/// Queues on `stream`; arenas are device memory of plan.elements() floats. All outlive it.
 class GpuOptimizer {
  public:
+  /// For rules whose elements are independent: SGD and Adam.
   GpuOptimizer(Gpu& gpu, GpuStream& stream, const OptimizerSpec& spec, OwnRanges own);
+  /// For those and for LARS and LAMB, which need plan.tensors(); throws Error without.
+  GpuOptimizer(Gpu& gpu, GpuStream& stream, const OptimizerSpec& spec, const BucketPlan& plan,
+               OwnRanges own, const TensorShares& shares);
 
-  /// weights = update by `gradients`·scale of what is own of bucket b.
+  /// Of LARS and LAMB, else null: before a step's updates find_squares(), where ranks own different
+  /// parts an all-gather of their blocks of squares(), then find() with the same scale.
+  [[nodiscard]] GpuTrustRatios* ratios() noexcept { return ratios_ ? &*ratios_ : nullptr; }
+  [[nodiscard]] const GpuTrustRatios* ratios() const noexcept {
+    return ratios_ ? &*ratios_ : nullptr;
+  }
+  /// This rank's block of ratios()->squares(). LAMB: `gradients`, all summed, become directions.
+  void find_squares(std::span<float> weights, std::span<float> gradients, float scale);
+
+  /// weights = update by `gradients`·scale of what is own of bucket b. LAMB: by the directions.
   void update(BucketId b, std::span<float> weights, std::span<const float> gradients, float lr,
               float scale);
 
@@ -40,6 +52,15 @@ class GpuOptimizer {
     }
   };
 
+  /// `count` elements, or pieces where there are ratios.
+  void queue(const UpdateInfo& info, const kernels::UpdateOperands& operands, std::int64_t count);
+  void update_ranges(std::size_t b, const UpdateInfo& info, float* weights, const float* gradients);
+  /// Moment `index` from element `begin` on; null: the rule has none.
+  [[nodiscard]] float* moment(std::size_t index, std::size_t begin) const noexcept {
+    const std::size_t at = index * elements_ + begin;
+    return at < state_.values().size() ? state_.values().data() + at : nullptr;
+  }
+
   Gpu& gpu_;
   GpuStream& stream_;
   OptimizerSpec spec_;
@@ -48,6 +69,7 @@ class GpuOptimizer {
   State state_;                      ///< first moments, then second ones, each in the order of own_
   std::vector<std::size_t> begins_;  ///< of each bucket in a moment
   std::vector<std::int64_t> updates_;
+  std::optional<GpuTrustRatios> ratios_;
 };
 
 /// The sum of squares of the mean gradient, in device memory. Queues on `stream`.

@@ -87,7 +87,7 @@ struct Machine {
 
 TEST(CudaModule, SaysWhatTheMachineLacks) {
   for (const Machine& machine :
-       {Machine{"other version", CudaState::module_unusable, "interface version 3, this program"},
+       {Machine{"other version", CudaState::module_unusable, ", this program needs"},
         Machine{"no driver", CudaState::no_driver, "no NVIDIA driver"},
         Machine{"old driver", CudaState::no_driver, "for CUDA 12.4, the module needs 13.0"},
         Machine{"no device", CudaState::no_device, "but no device"},

@@ -26,8 +26,9 @@ std::unique_ptr<Device> make_device(const WorkerContext& context, const CudaModu
   const auto gpus = std::max(1, static_cast<int>(module.devices().size()));
   const bool one_for_all = find_backend(context.config.sync).traits.shared_weights;
   const int own = one_for_all ? 0 : local % gpus;
-  const int index = context.config.cuda.device >= 0 ? context.config.cuda.device : own;
-  return std::make_unique<Gpu>(module, GpuOptions{index, context.config.cuda.tf32});
+  const CudaConfig& cuda = context.config.cuda;
+  const int index = cuda.device >= 0 ? cuda.device : own;
+  return std::make_unique<Gpu>(module, GpuOptions{index, cuda.tf32, cuda.attention == "auto"});
 }
 
 std::unique_ptr<Model> make_model_on(Device& device, const WorkerContext& context,

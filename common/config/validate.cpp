@@ -45,6 +45,10 @@ void check_device(const Config& config, const ValidationRules& rules) {
     if (config.cuda.tf32 != standard.tf32) {
       throw ConfigError(fmt::format("cuda.tf32 = {} needs device = cuda", config.cuda.tf32));
     }
+    if (config.cuda.attention != standard.attention) {
+      throw ConfigError(
+          fmt::format("cuda.attention = {} needs device = cuda", config.cuda.attention));
+    }
     if (servers) check_cuda("ps.device", rules);
     return;
   }

@@ -322,8 +322,22 @@ TEST(Validate, TellsWhyThereIsNoCuda) {
   config.device = "cuda";
   EXPECT_EQ(message_of([&] { validate(config, rules); }),
             "device = \"cuda\" cannot be used here: no driver; allowed: cpu");
+  config.device = "cpu";
+  config.ps.device = "cuda";
+  EXPECT_EQ(message_of([&] { validate(config, rules); }),
+            "ps.device = \"cuda\" cannot be used here: no driver; allowed: cpu");
   reason.clear();
+  config.cuda.device = 1;
   validate(config, rules);
+  config.device = "cuda";
+  validate(config, rules);
+  config.device = config.ps.device = "cpu";
+  EXPECT_EQ(message_of([&] { validate(config, rules); }),
+            "cuda.device = 1 needs device = cuda or ps.device = cuda");
+  config.cuda.device = -1;
+  config.cuda.attention = "products";
+  EXPECT_EQ(message_of([&] { validate(config, rules); }),
+            "cuda.attention = products needs device = cuda");
 }
 
 TEST(Validate, LinksGoToTheCallersParser) {

@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 
 #include "common/base/error.h"
+#include "common/core/gpu/gpu_attention.h"
 #include "common/core/gpu/gpu_model.h"
 #include "common/core/kernels_sequence.h"
 #include "common/core/kernels_transformer.h"
 #include "tests/core/thread_lanes.h"
 #include "tests/core/transformer_on_gpu.h"
+#include "tests/support/host_math.h"
 #include "tests/support/host_module.h"
 
 namespace paceline {
@@ -29,10 +31,101 @@ TEST(GpuTransformer, LayersAreTheCpus) {
   }
 }
 
+TEST(GpuTransformer, LayersAreTheCpusWithoutFusedAttentionToo) {
+  for (const Precision format : {Precision::bf16, Precision::fp16}) {
+    Gpu gpu(transformer_host(), {.fused_attention = false});
+    test::expect_same_blocks(gpu, format, kOnTheHost);
+  }
+}
+
+constexpr TransformerShape kFusedShape{7, 16, 2, 256};
+
+TEST(GpuTransformer, FusedAttentionKeepsNoShares) {
+  const auto planned = [](bool fused) {
+    Gpu gpu(transformer_host(), {.fused_attention = fused});
+    const auto block = make_gpu_transformer_block(
+        std::make_shared<GpuContext>(gpu, Precision::bf16), "block", kFusedShape);
+    const PlannedBatch batch{100, 2};
+    return std::pair(block->planned_bytes(batch), block->planned_scratch(batch)[2]);
+  };
+  const auto [kept, scratch] = planned(true);
+  const auto [kept_apart, scratch_apart] = planned(false);
+  constexpr std::size_t kRows = 100 * 2 * 7;
+  constexpr std::size_t kPadding = 256;
+  EXPECT_NEAR(static_cast<double>(kept_apart - kept), 2.0 * kRows * 7 - 4.0 * kRows, kPadding);
+  EXPECT_NEAR(static_cast<double>(scratch_apart - scratch),
+              2.0 * kRows * 7 + 2.0 * 100 * 7 * 4 * 16, 3 * kPadding);
+}
+
+TEST(GpuTransformer, WhyAttentionIsNotFusedCanBeAsked) {
+  const auto obstacle = [](Precision format, const TransformerShape& shape, bool allowed) {
+    Gpu gpu(transformer_host(), {.fused_attention = allowed});
+    return GpuAttention(std::make_shared<GpuContext>(gpu, format), shape).obstacle(2, true);
+  };
+  EXPECT_EQ(obstacle(Precision::bf16, kFusedShape, true), "");
+  EXPECT_EQ(obstacle(Precision::bf16, kFusedShape, false), "cuda.attention = products");
+  EXPECT_EQ(obstacle(Precision::fp32, kFusedShape, true), "attention is fused in bf16 and fp16");
+  EXPECT_EQ(obstacle(Precision::fp16, {5, 12, 3, 256}, true),
+            "the double fuses heads of multiples of 8 channels");
+}
+
+/// As when cuDNN has a kernel for one batch, but not for the next.
+TEST(GpuTransformer, ABlockWhoseBatchCannotBeFusedGoesOnWithProducts) {
+  Gpu gpu(transformer_host(), {});
+  const auto block = make_transformer_block(make_transformer_scratch(), "block", kFusedShape);
+  const auto on_gpu = make_gpu_transformer_block(std::make_shared<GpuContext>(gpu, Precision::bf16),
+                                                 "block", kFusedShape);
+  const auto check = [&](std::int64_t samples) {
+    test::expect_same_layer(*block, *on_gpu, gpu, Precision::bf16, samples, 1e-2);
+    return on_gpu->held_bytes();
+  };
+  const std::size_t fused = check(30);
+  test::refuse_host_attention(30);
+  const std::size_t with_shares = check(30);
+  EXPECT_GT(with_shares, fused);
+  test::refuse_host_attention(0);
+  EXPECT_EQ(check(30), with_shares);
+}
+
+/// The double's attention against central differences, and where every position sees all.
+TEST(HostAttention, GradientIsTheDifferenceOfOutputs) {
+  for (const std::int32_t causal : {0, 1}) {
+    const cuda::Attention shape{Precision::fp32, causal, 2, 2, 5, 3, 0.7F};
+    constexpr std::size_t kOutputs = 2 * 2 * 5 * 3;
+    std::vector<float> qkv = test::values(1, 3 * kOutputs);
+    const std::vector<float> d_out = test::values(2, kOutputs);
+    std::vector<float> out(kOutputs);
+    std::vector<float> statistics(2 * 2 * 5);
+    std::vector<float> d_qkv(qkv.size());
+    test::host_attention(shape, qkv.data(), out.data(), statistics.data());
+    test::host_attention_gradient(shape, qkv.data(), out.data(), statistics.data(), d_out.data(),
+                                  d_qkv.data());
+    const auto loss_with = [&](std::size_t i, float change) {
+      std::vector<float> changed = qkv;
+      changed[i] += change;
+      std::vector<float> rows(statistics.size());
+      test::host_attention(shape, changed.data(), out.data(), rows.data());
+      double sum = 0.0;
+      for (std::size_t j = 0; j < kOutputs; ++j) {
+        sum += static_cast<double>(out[j]) * static_cast<double>(d_out[j]);
+      }
+      return sum;
+    };
+    std::vector<double> differences;
+    for (std::size_t i = 0; i < qkv.size(); ++i) {
+      constexpr float kStep = 1.0F / 128;
+      differences.push_back((loss_with(i, kStep) - loss_with(i, -kStep)) / (2.0 / 128));
+    }
+    EXPECT_LE(test::relative_error(d_qkv, differences), 1e-4) << causal;
+  }
+}
+
 TEST(GpuGpt, LossAndGradientsAreTheCpus) {
   for (const Precision format : test::kStoredFormats) {
-    Gpu gpu(transformer_host(), {});
-    test::expect_same_gpt(gpu, format, kOnTheHost);
+    for (const bool fused : {true, false}) {
+      Gpu gpu(transformer_host(), {.fused_attention = fused});
+      test::expect_same_gpt(gpu, format, kOnTheHost);
+    }
   }
 }
 

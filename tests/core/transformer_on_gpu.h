@@ -55,11 +55,13 @@ inline void expect_same_layer(Layer& cpu, Layer& gpu_layer, Gpu& gpu, Precision 
   }
 }
 
-/// Blocks of two shapes, for batches that grow and shrink; `fp32` is the bound there.
+/// Blocks of some shapes, for batches that grow and shrink; `fp32` is the bound there. Heads have
+/// 8, 4 and 16 channels, of which cuDNN fuses no 4.
 inline void expect_same_blocks(Gpu& gpu, Precision format, double fp32) {
   const double most = format == Precision::fp32 ? fp32 : 1e-2;
   for (const TransformerShape& shape :
-       {TransformerShape{7, 16, 2, 256}, TransformerShape{5, 12, 3, 256}}) {
+       {TransformerShape{7, 16, 2, 256}, TransformerShape{5, 12, 3, 256},
+        TransformerShape{19, 48, 3, 256}}) {
     const auto block = make_transformer_block(make_transformer_scratch(), "block", shape);
     const auto on_gpu =
         make_gpu_transformer_block(std::make_shared<GpuContext>(gpu, format), "block", shape);

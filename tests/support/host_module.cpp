@@ -272,11 +272,19 @@ int filter_gradient(void* math, const cuda::Convolution* shape, const void* x, c
   return queue(math_stream(math), [=, s = *shape] { host_filter_gradient(s, x, dy, d_filter); });
 }
 
+std::atomic<std::int64_t>& refused_samples() {
+  static std::atomic<std::int64_t> samples = 0;
+  return samples;
+}
+
 /// As cuDNN's, so that both ways are tested.
 const char* attention_obstacle(void* /*math*/, const cuda::Attention* shape,
                                std::int32_t /*training*/) {
   if (shape->format == Precision::fp32) {
     return "the double fuses attention in bf16 and fp16";
+  }
+  if (shape->samples == refused_samples()) {
+    return "the double was told to refuse";
   }
   return shape->width % 8 != 0 ? "the double fuses heads of multiples of 8 channels" : nullptr;
 }
@@ -347,6 +355,10 @@ std::size_t host_module_bytes() {
   HostMemory& memory = host_memory();
   const std::lock_guard lock(memory.mutex);
   return memory.held;
+}
+
+void refuse_host_attention(std::int64_t samples) {
+  refused_samples() = samples;
 }
 
 void limit_host_module(std::size_t bytes) {

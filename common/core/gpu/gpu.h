@@ -86,8 +86,9 @@ class PinnedRange {
 };
 
 struct GpuOptions {
-  int index = 0;      ///< among module.devices()
-  bool tf32 = false;  ///< fp32 products on tensor cores
+  int index = 0;                ///< among module.devices()
+  bool tf32 = false;            ///< fp32 products on tensor cores
+  bool fused_attention = true;  ///< where it can be
 };
 
 /// Throws ConfigError naming cuda.device where a usable module has no GPU of that index.
@@ -117,6 +118,7 @@ class Gpu final : public Device {
   [[nodiscard]] const CudaModule& module() const noexcept { return module_; }
   [[nodiscard]] const cuda::Api& api() const noexcept { return api_; }
   [[nodiscard]] int index() const noexcept { return index_; }
+  [[nodiscard]] bool may_fuse_attention() const noexcept { return options_.fused_attention; }
   /// The handle that cuda::MathApi takes; opens cuBLASLt (and cuDNN) at the first call. Throws
   /// Error naming the library that is missing.
   [[nodiscard]] void* math();

@@ -9,7 +9,9 @@
 namespace paceline {
 
 GpuAttention::GpuAttention(GpuContextPtr context, const TransformerShape& shape)
-    : context_(std::move(context)), shape_(shape), fused_(context_->format() != Precision::fp32) {}
+    : context_(std::move(context)),
+      shape_(shape),
+      fused_(context_->format() != Precision::fp32 && context_->gpu().may_fuse_attention()) {}
 
 float GpuAttention::scale() const noexcept {
   return 1.0F / std::sqrt(static_cast<float>(head_width()));
@@ -48,6 +50,9 @@ GpuAttention::Scratch GpuAttention::lay_out_scratch(std::int64_t samples, bool f
 std::string GpuAttention::obstacle(std::int64_t samples, bool training) const {
   if (context_->format() == Precision::fp32) {
     return "attention is fused in bf16 and fp16";
+  }
+  if (!context_->gpu().may_fuse_attention()) {
+    return "cuda.attention = products";
   }
   const cuda::Attention shape = whole(samples);
   const char* const reason =

@@ -2,6 +2,7 @@
 #include "experiments/compute.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "common/comm/machine_identity.h"
 #include "common/core/gpu/gpu.h"
@@ -11,6 +12,16 @@
 #include "experiments/backends.h"
 
 namespace paceline {
+
+namespace {
+
+Fusing fusing(std::string_view attention) {
+  return attention == "products" ? Fusing::never
+         : attention == "fused"  ? Fusing::always
+                                 : Fusing::ordered;
+}
+
+}  // namespace
 
 void check_gpus(const Config& config, const CudaModule& module) {
   if (config.device == "cuda" && config.cuda.device >= 0) {
@@ -28,7 +39,7 @@ std::unique_ptr<Device> make_device(const WorkerContext& context, const CudaModu
   const int own = one_for_all ? 0 : local % gpus;
   const CudaConfig& cuda = context.config.cuda;
   const int index = cuda.device >= 0 ? cuda.device : own;
-  return std::make_unique<Gpu>(module, GpuOptions{index, cuda.tf32, cuda.attention == "auto"});
+  return std::make_unique<Gpu>(module, GpuOptions{index, cuda.tf32, fusing(cuda.attention)});
 }
 
 std::unique_ptr<Model> make_model_on(Device& device, const WorkerContext& context,

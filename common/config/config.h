@@ -179,7 +179,9 @@ struct ComputeConfig {
 struct CudaConfig {
   int device = -1;    ///< index of the GPU; -1: a machine's members take its GPUs in turn
   bool tf32 = false;  ///< fp32 products on tensor cores, with ten bits of mantissa
-  std::string attention = "auto";  ///< or "products": never cuDNN's fused kernels
+  /// auto: cuDNN's fused kernels where equal steps give equal bits; fused: wherever it has them;
+  /// products: never
+  std::string attention = "auto";
 };
 
 struct RunDirConfig {

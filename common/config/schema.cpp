@@ -331,9 +331,10 @@ void add_emulation_keys(std::vector<Key>& keys) {
   keys.push_back(boolean("cuda.tf32", in<&Config::cuda, &CudaConfig::tf32>,
                          "device=cuda: fp32 products on tensor cores, in TF32"));
   keys.push_back(choice("cuda.attention", in<&Config::cuda, &CudaConfig::attention>,
-                        {"auto", "products"},
-                        "device=cuda: attention in cuDNN's fused kernels where precision.compute, "
-                        "shape and cuDNN allow, or always as two products and a softmax"));
+                        {"auto", "fused", "products"},
+                        "device=cuda, in bf16 or fp16: auto: attention in cuDNN's fused kernels "
+                        "where equal steps give equal bits; fused: wherever cuDNN has them; "
+                        "products: two products and a softmax"));
   keys.push_back(
       text("run.dir", in<&Config::run, &RunDirConfig::dir>, "folder that gets the run's folder"));
   keys.push_back(text("run.name", in<&Config::run, &RunDirConfig::name>,

@@ -33,7 +33,7 @@ TEST(GpuTransformer, LayersAreTheCpus) {
 
 TEST(GpuTransformer, LayersAreTheCpusWithoutFusedAttentionToo) {
   for (const Precision format : {Precision::bf16, Precision::fp16}) {
-    Gpu gpu(transformer_host(), {.fused_attention = false});
+    Gpu gpu(transformer_host(), {.attention = Fusing::never});
     test::expect_same_blocks(gpu, format, kOnTheHost);
   }
 }
@@ -42,7 +42,7 @@ constexpr TransformerShape kFusedShape{7, 16, 2, 256};
 
 TEST(GpuTransformer, FusedAttentionKeepsNoShares) {
   const auto planned = [](bool fused) {
-    Gpu gpu(transformer_host(), {.fused_attention = fused});
+    Gpu gpu(transformer_host(), {.attention = fused ? Fusing::ordered : Fusing::never});
     const auto block = make_gpu_transformer_block(
         std::make_shared<GpuContext>(gpu, Precision::bf16), "block", kFusedShape);
     const PlannedBatch batch{100, 2};
@@ -59,7 +59,7 @@ TEST(GpuTransformer, FusedAttentionKeepsNoShares) {
 
 TEST(GpuTransformer, WhyAttentionIsNotFusedCanBeAsked) {
   const auto obstacle = [](Precision format, const TransformerShape& shape, bool allowed) {
-    Gpu gpu(transformer_host(), {.fused_attention = allowed});
+    Gpu gpu(transformer_host(), {.attention = allowed ? Fusing::ordered : Fusing::never});
     return GpuAttention(std::make_shared<GpuContext>(gpu, format), shape).obstacle(2, true);
   };
   EXPECT_EQ(obstacle(Precision::bf16, kFusedShape, true), "");
@@ -90,7 +90,7 @@ TEST(GpuTransformer, ABlockWhoseBatchCannotBeFusedGoesOnWithProducts) {
 /// The double's attention against central differences, and where every position sees all.
 TEST(HostAttention, GradientIsTheDifferenceOfOutputs) {
   for (const std::int32_t causal : {0, 1}) {
-    const cuda::Attention shape{Precision::fp32, causal, 2, 2, 5, 3, 0.7F};
+    const cuda::Attention shape{Precision::fp32, causal, 2, 2, 5, 3, 0.7F, 1};
     constexpr std::size_t kOutputs = 2 * 2 * 5 * 3;
     std::vector<float> qkv = test::values(1, 3 * kOutputs);
     const std::vector<float> d_out = test::values(2, kOutputs);
@@ -123,7 +123,7 @@ TEST(HostAttention, GradientIsTheDifferenceOfOutputs) {
 TEST(GpuGpt, LossAndGradientsAreTheCpus) {
   for (const Precision format : test::kStoredFormats) {
     for (const bool fused : {true, false}) {
-      Gpu gpu(transformer_host(), {.fused_attention = fused});
+      Gpu gpu(transformer_host(), {.attention = fused ? Fusing::ordered : Fusing::never});
       test::expect_same_gpt(gpu, format, kOnTheHost);
     }
   }

@@ -11,6 +11,11 @@ constexpr std::size_t kOldest = 91002;        // 9.10.0 and 9.10.1 compute wrong
 constexpr std::size_t kAnyPositions = 91501;  // before, gradients want whole tiles of keys
 constexpr std::int64_t kTile = 128;           // keys
 constexpr std::int64_t kWidthStep = 8;        // elements of a head
+/// The compute capabilities on which cuDNN's gradient adds in one order, given a graph without sums
+/// of dQ in memory: NVIDIA's Transformer Engine takes no cuDNN below when asked for determinism,
+/// and beyond only chosen engines have one.
+constexpr int kOrderedFirst = 900;
+constexpr int kOrderedEnd = 1000;
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 constexpr float kOne = 1.0F;
 
@@ -26,6 +31,7 @@ enum Number : std::int64_t {
   kKeyGradient,
   kValueGradient,
   kRowSums,
+  kQuerySums,
   kScale,
   kMask,
   kUnit
@@ -91,8 +97,15 @@ DnnPlan plan_forward(const DnnLibrary& library, const DnnTarget& target, const A
 }
 
 /// r = Σ dO·O of each row, P = exp(S − statistics), dV = Pᵀ·dO, dS = scale·P·(dO·Vᵀ − r),
-/// dK = dSᵀ·Q, dQ = dS·K. Without a sum of parts of dQ in fp32, which would be of any order.
+/// dK = dSᵀ·Q, dQ = dS·K. Parts of dQ are added up in memory, in any order; for equal bits dS goes
+/// there instead, which takes [positions, positions] of workspace.
 DnnPlan plan_backward(const DnnLibrary& library, const DnnTarget& target, const Attention& shape) {
+  if (shape.equal_bits != 0 &&
+      (target.capability() < kOrderedFirst || target.capability() >= kOrderedEnd)) {
+    throw Failure{kDnnStatus + static_cast<int>(CUDNN_STATUS_NOT_SUPPORTED),
+                  "cuDNN's gradient of attention gives equal bits for equal calls on GPUs of "
+                  "compute capability 9 only"};
+  }
   const Extents extents(shape);
   const cudnnDataType_t type = stored_type(shape.format);
   DnnGraph graph(library);
@@ -125,8 +138,15 @@ DnnPlan plan_backward(const DnnLibrary& library, const DnnTarget& target, const 
   const auto d_scores = graph.pointwise(CUDNN_POINTWISE_MUL, weighted, scale, extents.scores);
   graph.multiply_into(graph.reshape(d_scores, extents.scores.transposed(), type), query,
                       graph.tensor(kKeyGradient, type, extents.packed));
-  graph.multiply_into(d_scores, graph.reshape(key, extents.packed, type),
-                      graph.tensor(kQueryGradient, type, extents.packed));
+  const auto keys = graph.reshape(key, extents.packed, type);
+  const auto d_query = graph.tensor(kQueryGradient, type, extents.packed);
+  if (shape.equal_bits != 0) {
+    graph.multiply_into(d_scores, keys, d_query);
+  } else {
+    const auto sums = graph.tensor(kQuerySums, CUDNN_DATA_FLOAT, dense);
+    graph.multiply_into(d_scores, keys, sums);
+    graph.pointwise_into(CUDNN_POINTWISE_IDENTITY, sums, nullptr, d_query);
+  }
   return graph.plan(target, "planning attention's gradient");
 }
 
@@ -136,11 +156,40 @@ Byte* part(Byte* qkv, const Attention& shape, std::int64_t which) {
   return qkv + which * shape.heads * shape.width * 2;
 }
 
-std::size_t row_sum_bytes(const Attention& shape) {
-  constexpr std::size_t kStep = 256;
-  const auto bytes =
-      static_cast<std::size_t>(shape.samples * shape.heads * shape.positions) * sizeof(float);
-  return (bytes + kStep - 1) / kStep * kStep;
+/// What the gradient takes of the workspace besides its plan: fp32 of every row, then dQ's sums.
+struct Sums {
+  std::size_t rows;
+  std::size_t queries;
+  explicit Sums(const Attention& shape)
+      : rows(padded(shape.samples * shape.heads * shape.positions)),
+        queries(shape.equal_bits != 0
+                    ? 0
+                    : padded(shape.samples * shape.heads * shape.positions * shape.width)) {}
+  [[nodiscard]] std::size_t bytes() const noexcept { return rows + queries; }
+
+ private:
+  static std::size_t padded(std::int64_t floats) {
+    constexpr std::size_t kStep = 256;
+    const std::size_t bytes = static_cast<std::size_t>(floats) * sizeof(float);
+    return (bytes + kStep - 1) / kStep * kStep;
+  }
+};
+
+/// Of the calling thread's current device.
+int current_capability() {
+  int device = 0;
+  int major = 0;
+  int minor = 0;
+  check_runtime(cudaGetDevice(&device));
+  check_runtime(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  check_runtime(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+  return 100 * major + 10 * minor;
+}
+
+void bind_mask(const Attention& shape, std::vector<DnnBinding>& bindings) {
+  if (shape.causal != 0) {
+    bindings.push_back({kMask, &kMasked});
+  }
 }
 
 /// What cuDNN would not say, or not rightly.
@@ -174,8 +223,11 @@ AttentionPlan DnnAttention::planned(const DnnLibrary& library, const DnnTarget& 
                                     const Attention& shape) {
   refuse_known(library.get_version(), shape);
   return {plan_forward(library, target, shape).bytes(),
-          plan_backward(library, target, shape).bytes() + row_sum_bytes(shape)};
+          plan_backward(library, target, shape).bytes() + Sums(shape).bytes()};
 }
+
+DnnAttention::DnnAttention(const DnnLibrary& library, cudnnHandle_t handle)
+    : library_(library), handle_(handle), target_(handle, current_capability()) {}
 
 const DnnAttention::Known& DnnAttention::known(const Attention& shape, bool gradient) {
   const Key key{static_cast<std::int64_t>(shape.format),
@@ -184,14 +236,14 @@ const DnnAttention::Known& DnnAttention::known(const Attention& shape, bool grad
                 shape.heads,
                 shape.positions,
                 shape.width,
-                gradient ? 1 : 0};
+                gradient ? 1 : 0,
+                gradient ? shape.equal_bits : 0};
   const auto [at, added] = known_.try_emplace(key);
   if (added) {
     try {
       refuse_known(library_.get_version(), shape);
-      const DnnTarget target(handle_);
-      at->second.plan.emplace(gradient ? plan_backward(library_, target, shape)
-                                       : plan_forward(library_, target, shape));
+      at->second.plan.emplace(gradient ? plan_backward(library_, target_, shape)
+                                       : plan_forward(library_, target_, shape));
     } catch (const Failure& failure) {
       at->second.obstacle = failure.text;
     }
@@ -216,40 +268,38 @@ void DnnAttention::forward(const Attention& shape, const void* qkv, void* out, f
                            Workspace& workspace) {
   const DnnPlan& plan = plan_for(shape, false);
   const auto* bytes = static_cast<const std::byte*>(qkv);
-  const std::array<DnnBinding, 7> bindings{{{kQuery, part(bytes, shape, 0)},
-                                            {kKey, part(bytes, shape, 1)},
-                                            {kValue, part(bytes, shape, 2)},
-                                            {kOut, out},
-                                            {kStatistics, statistics},
-                                            {kScale, &shape.scale},
-                                            {kMask, &kMasked}}};
-  const std::size_t used = shape.causal != 0 ? bindings.size() : bindings.size() - 1;
-  plan.run(handle_, std::span(bindings).first(used), workspace.get(plan.bytes()));
+  std::vector<DnnBinding> bindings{{kQuery, part(bytes, shape, 0)}, {kKey, part(bytes, shape, 1)},
+                                   {kValue, part(bytes, shape, 2)}, {kOut, out},
+                                   {kStatistics, statistics},       {kScale, &shape.scale}};
+  bind_mask(shape, bindings);
+  plan.run(handle_, bindings, workspace.get(plan.bytes()));
 }
 
 void DnnAttention::backward(const Attention& shape, const void* qkv, const void* out,
                             const float* statistics, const void* d_out, void* d_qkv,
                             Workspace& workspace) {
   const DnnPlan& plan = plan_for(shape, true);
-  auto* const row_sums =
-      static_cast<std::byte*>(workspace.get(row_sum_bytes(shape) + plan.bytes()));
+  const Sums sums(shape);
+  auto* const row_sums = static_cast<std::byte*>(workspace.get(sums.bytes() + plan.bytes()));
   const auto* bytes = static_cast<const std::byte*>(qkv);
   auto* const gradient = static_cast<std::byte*>(d_qkv);
-  const std::array<DnnBinding, 13> bindings{{{kQuery, part(bytes, shape, 0)},
-                                             {kKey, part(bytes, shape, 1)},
-                                             {kValue, part(bytes, shape, 2)},
-                                             {kOut, out},
-                                             {kStatistics, statistics},
-                                             {kOutGradient, d_out},
-                                             {kQueryGradient, part(gradient, shape, 0)},
-                                             {kKeyGradient, part(gradient, shape, 1)},
-                                             {kValueGradient, part(gradient, shape, 2)},
-                                             {kRowSums, row_sums},
-                                             {kScale, &shape.scale},
-                                             {kUnit, &kOne},
-                                             {kMask, &kMasked}}};
-  const std::size_t used = shape.causal != 0 ? bindings.size() : bindings.size() - 1;
-  plan.run(handle_, std::span(bindings).first(used), row_sums + row_sum_bytes(shape));
+  std::vector<DnnBinding> bindings{{kQuery, part(bytes, shape, 0)},
+                                   {kKey, part(bytes, shape, 1)},
+                                   {kValue, part(bytes, shape, 2)},
+                                   {kOut, out},
+                                   {kStatistics, statistics},
+                                   {kOutGradient, d_out},
+                                   {kQueryGradient, part(gradient, shape, 0)},
+                                   {kKeyGradient, part(gradient, shape, 1)},
+                                   {kValueGradient, part(gradient, shape, 2)},
+                                   {kRowSums, row_sums},
+                                   {kScale, &shape.scale},
+                                   {kUnit, &kOne}};
+  bind_mask(shape, bindings);
+  if (shape.equal_bits == 0) {
+    bindings.push_back({kQuerySums, row_sums + sums.rows});
+  }
+  plan.run(handle_, bindings, row_sums + sums.bytes());
 }
 
 }  // namespace paceline::cuda

@@ -17,8 +17,7 @@ namespace paceline::cuda {
 class DnnAttention {
  public:
   /// Both are borrowed; the handle's stream is the workspace's.
-  DnnAttention(const DnnLibrary& library, cudnnHandle_t handle)
-      : library_(library), handle_(handle) {}
+  DnnAttention(const DnnLibrary& library, cudnnHandle_t handle);
 
   /// Empty where attention of this shape, for `training` with its gradient, is fused.
   [[nodiscard]] const std::string& obstacle(const Attention& shape, bool training);
@@ -32,7 +31,7 @@ class DnnAttention {
                                              const Attention& shape);
 
  private:
-  using Key = std::array<std::int64_t, 7>;  // of a shape and a direction
+  using Key = std::array<std::int64_t, 8>;  // of a shape and a direction
   struct Known {
     std::optional<DnnPlan> plan;  // none where there is an obstacle
     std::string obstacle;
@@ -42,6 +41,7 @@ class DnnAttention {
 
   const DnnLibrary& library_;
   cudnnHandle_t handle_;
+  DnnTarget target_;
   std::map<Key, Known> known_;
 };
 

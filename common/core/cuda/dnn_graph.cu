@@ -2,6 +2,7 @@
 #include "common/core/cuda/dnn_graph.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <string>
 
@@ -13,17 +14,6 @@ namespace {
 
 constexpr std::int64_t kAlignment = 16;  // bytes, of every tensor
 constexpr std::int64_t kProposals = 32;  // more than are looked at
-
-[[nodiscard]] bool deterministic(const DnnLibrary& library, const DnnDescriptor& configuration) {
-  DnnDescriptor engine(library, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
-  cudnnBackendDescriptor_t native = engine.native();
-  configuration.get(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &native);
-  std::array<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT> notes{};
-  const std::int64_t count = engine.get(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
-                                        CUDNN_NUMERICAL_NOTE_TYPE_COUNT, notes.data());
-  const auto end = notes.begin() + std::min<std::int64_t>(count, CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
-  return std::find(notes.begin(), end, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) == end;
-}
 
 /// The configurations that cuDNN proposes in one of its modes, best first.
 std::vector<DnnDescriptor> proposals(const DnnLibrary& library, const DnnTarget& target,
@@ -46,14 +36,10 @@ std::vector<DnnDescriptor> proposals(const DnnLibrary& library, const DnnTarget&
   return made;
 }
 
-/// None where a configuration is not deterministic or cannot be built; `reason` then says why.
+/// None where a configuration cannot be built; `reason` then says why.
 std::optional<DnnPlan> built(const DnnLibrary& library, const DnnTarget& target,
                              const DnnDescriptor& configuration, const char* what,
                              Failure& reason) {
-  if (!deterministic(library, configuration)) {
-    reason.text = std::string("cuDNN: ") + what + ": equal calls would not give equal bits";
-    return std::nullopt;
-  }
   try {
     DnnDescriptor plan(library, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
     target.aim_plan(plan);
@@ -102,12 +88,16 @@ void DnnDescriptor::finalize(const char* what) {
   library_->check(library_->finalize(native_), what);
 }
 
-DnnTarget::DnnTarget(const DnnLibrary& library, std::string_view json) {
+DnnTarget::DnnTarget(const DnnLibrary& library, const std::string& json) {
   DnnDescriptor& properties =
       properties_.emplace_back(library, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
   properties.set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
                  static_cast<std::int64_t>(json.size()), json.data());
   properties.finalize("describing a device");
+  const std::string key = "\"deviceVer\":";
+  if (const std::size_t at = json.find(key); at != std::string::npos) {
+    capability_ = std::atoi(json.c_str() + at + key.size());
+  }
 }
 
 void DnnTarget::aim_graph(DnnDescriptor& graph) const {

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string_view>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -49,16 +49,19 @@ class DnnDescriptor {
 /// which need not be here.
 class DnnTarget {
  public:
-  explicit DnnTarget(cudnnHandle_t handle) : handle_(handle) {}
+  /// Of compute capability `capability`, 900 is 9.0.
+  DnnTarget(cudnnHandle_t handle, int capability) : handle_(handle), capability_(capability) {}
   /// `json`: as cuDNN serialises a device's properties.
-  DnnTarget(const DnnLibrary& library, std::string_view json);
+  DnnTarget(const DnnLibrary& library, const std::string& json);
 
   void aim_graph(DnnDescriptor& graph) const;
   void aim_heuristics(DnnDescriptor& heuristics) const;
   void aim_plan(DnnDescriptor& plan) const;
+  [[nodiscard]] int capability() const noexcept { return capability_; }
 
  private:
   cudnnHandle_t handle_ = nullptr;
+  int capability_ = 0;
   std::vector<DnnDescriptor> properties_;  // one or none
 };
 
@@ -124,8 +127,9 @@ class DnnGraph {
   /// The same elements in another shape or order.
   Tensor reshape(Tensor x, const DnnExtent& extent, cudnnDataType_t type);
 
-  /// The first of cuDNN's proposals that is deterministic and can be built. Throws Failure with
-  /// cuDNN's reason when there is none; `what` is computed.
+  /// The first of cuDNN's proposals that can be built. Throws Failure with cuDNN's reason when
+  /// there is none; `what` is done. Whether equal runs give equal bits is for the graph to see to:
+  /// cuDNN has a note on that for engines, but leaves it away where sums are atomic.
   [[nodiscard]] DnnPlan plan(const DnnTarget& target, const char* what);
 
  private:

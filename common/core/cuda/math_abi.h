@@ -71,6 +71,8 @@ struct Attention {
   std::int64_t positions;
   std::int64_t width;  ///< of a head
   float scale;
+  std::int32_t
+      equal_bits;  ///< equal calls give them; without, the gradient's sums are of any order
 };
 
 struct AttentionPlan {
@@ -81,7 +83,7 @@ struct AttentionPlan {
 /// A Math is made for the calling thread's current device and used by one thread at a time; work is
 /// queued on `stream`, and its workspace is reused from call to call, so all calls of one Math take
 /// the same stream. It remembers the plan of every shape that it has seen. Equal calls give equal
-/// bits: neither atomic sums nor sums in 16 bits.
+/// bits (but see Attention): neither atomic sums nor sums in 16 bits.
 struct MathApi {
   int (*create)(void** math, const MathOptions* options, void* stream);
   int (*destroy)(void* math);

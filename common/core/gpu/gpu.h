@@ -85,10 +85,17 @@ class PinnedRange {
   std::span<std::byte> memory_;
 };
 
+/// When attention is computed by one fused kernel of the GPU's library.
+enum class Fusing : std::uint8_t {
+  never,
+  ordered,  ///< where equal steps give equal bits
+  always,   ///< where it has one
+};
+
 struct GpuOptions {
-  int index = 0;                ///< among module.devices()
-  bool tf32 = false;            ///< fp32 products on tensor cores
-  bool fused_attention = true;  ///< where it can be
+  int index = 0;      ///< among module.devices()
+  bool tf32 = false;  ///< fp32 products on tensor cores
+  Fusing attention = Fusing::ordered;
 };
 
 /// Throws ConfigError naming cuda.device where a usable module has no GPU of that index.
@@ -118,7 +125,7 @@ class Gpu final : public Device {
   [[nodiscard]] const CudaModule& module() const noexcept { return module_; }
   [[nodiscard]] const cuda::Api& api() const noexcept { return api_; }
   [[nodiscard]] int index() const noexcept { return index_; }
-  [[nodiscard]] bool may_fuse_attention() const noexcept { return options_.fused_attention; }
+  [[nodiscard]] Fusing attention() const noexcept { return options_.attention; }
   /// The handle that cuda::MathApi takes; opens cuBLASLt (and cuDNN) at the first call. Throws
   /// Error naming the library that is missing.
   [[nodiscard]] void* math();

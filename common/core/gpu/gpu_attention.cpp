@@ -11,14 +11,24 @@ namespace paceline {
 GpuAttention::GpuAttention(GpuContextPtr context, const TransformerShape& shape)
     : context_(std::move(context)),
       shape_(shape),
-      fused_(context_->format() != Precision::fp32 && context_->gpu().may_fuse_attention()) {}
+      fused_(context_->format() != Precision::fp32 &&
+             context_->gpu().attention() != Fusing::never) {}
 
 float GpuAttention::scale() const noexcept {
   return 1.0F / std::sqrt(static_cast<float>(head_width()));
 }
 
 cuda::Attention GpuAttention::whole(std::int64_t samples) const noexcept {
-  return {context_->format(), 1, samples, shape_.heads, shape_.positions, head_width(), scale()};
+  cuda::Attention shape{};
+  shape.format = context_->format();
+  shape.causal = 1;
+  shape.samples = samples;
+  shape.heads = shape_.heads;
+  shape.positions = shape_.positions;
+  shape.width = head_width();
+  shape.scale = scale();
+  shape.equal_bits = context_->gpu().attention() == Fusing::ordered ? 1 : 0;
+  return shape;
 }
 
 GpuAttention::Kept GpuAttention::lay_out(std::int64_t samples, bool fused,
@@ -51,7 +61,7 @@ std::string GpuAttention::obstacle(std::int64_t samples, bool training) const {
   if (context_->format() == Precision::fp32) {
     return "attention is fused in bf16 and fp16";
   }
-  if (!context_->gpu().may_fuse_attention()) {
+  if (context_->gpu().attention() == Fusing::never) {
     return "cuda.attention = products";
   }
   const cuda::Attention shape = whole(samples);

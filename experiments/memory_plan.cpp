@@ -154,8 +154,7 @@ std::optional<bool> MemoryPlan::fits() const noexcept {
 MemoryPlan plan_memory(const Config& config, const MemoryOptions& options) {
   validate_elsewhere(config);
   const DataShape data = data_shape(config);
-  const auto model =
-      make_model(config.model, data.shape, data.classes, model_options(config, 0, nullptr));
+  const auto model = make_model(config.model, data.shape, data.classes, structure_options(config));
   const BucketPlan buckets = make_bucket_plan(*model, config);
   OptimizerSpec spec = make_optimizer_spec(config.optimizer);
   spec.skip_nonfinite = LossScaler(config.precision).enabled();

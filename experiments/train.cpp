@@ -66,7 +66,7 @@ void check_data(const Config& config) {
   check_against_data(config, data.train->size());
   if (config.compress.method == "powersgd") {
     const auto model = make_model(config.model, data.train->shape(), data.train->classes(),
-                                  model_options(config, 0, nullptr));
+                                  structure_options(config));
     check_power_sgd_rank(make_bucket_plan(*model, config), config.compress.rank);
   }
 }

@@ -41,13 +41,21 @@ ModelOptions model_options(const Config& config, int rank, StatisticsReducer* re
   return options;
 }
 
+ModelOptions structure_options(const Config& config) {
+  ModelOptions options = model_options(config, 0, nullptr);
+  if (config.device == "cuda") {
+    options.precision = Precision::fp32;
+  }
+  return options;
+}
+
 void check_model_options(const Config& config) {
   check_precision(config.precision);
   // The layers themselves know what they refuse; this builds no primitives and no arenas.
   const SampleShape any =
       config.model == "gpt" ? SampleShape{config.data.context, 1, 1} : SampleShape{28, 28, 1};
   const int classes = config.model == "gpt" ? 256 : config.model == "logistic" ? 2 : 10;
-  static_cast<void>(make_model(config.model, any, classes, model_options(config, 0, nullptr)));
+  static_cast<void>(make_model(config.model, any, classes, structure_options(config)));
 }
 
 }  // namespace paceline

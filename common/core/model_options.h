@@ -26,6 +26,10 @@ struct ModelOptions {
 [[nodiscard]] ModelOptions model_options(const Config& config, int rank,
                                          StatisticsReducer* reducer);
 
+/// Those of a model on the CPU that stands for the configured one, to ask for its layers, shapes
+/// and tensors: it need not be able to compute in a GPU's 16 bits.
+[[nodiscard]] ModelOptions structure_options(const Config& config);
+
 /// Throws ConfigError for what the configured model cannot do: a norm in a model without places for
 /// one, groups that do not divide a layer's channels, train.drop_path without blocks to leave out,
 /// fp16 without loss scaling, an initial loss scale that is no power of two. For validation, before

@@ -6,13 +6,25 @@ import dataclasses
 from gpu_session import Check, Command, Failed
 
 # Largest difference of a loss over the run's largest loss; 16 bits are held to the CPU in fp32.
-# A resnet's batch norms amplify rounding: the CPU's own losses over these 50 steps move by up to
-# 0.6% when nothing but its order of summing changes, the other models' by less than 1e-7.
+# Measured between CPU runs at the full sizes (gpu_calibration.py, an AVX2 machine, seeds 1..3), none
+# by a GPU. What is right: the fp32 of another instruction set, which sums in another order, or of two
+# micro-batches, and 16 bits. What is wrong: the fp32 without momentum or with doubled gradients.
+#                     mlp      cnn      resnet20  gpt
+#   fp32, at most     3.5e-8   5.3e-6   6.3e-3    9.0e-9
+#   bf16, at most     2.5e-3   9.2e-3   1.2e-2    not on the CPU
+#   fp16, at most     3.0e-4   2.9e-3   6.8e-3    not on the CPU
+#   no momentum       0.88     0.25     0.26      0.24
+#   gradient twice    0.51     0.51     0.24      0.11
+# A resnet's batch norms amplify rounding. At lr 0.01 the cnn's bf16 differs by 0.089.
 TOLERANCE = {"fp32": 1e-3, "bf16": 0.05, "fp16": 0.05}
 RESNET_TOLERANCE = {"fp32": 0.03, "bf16": 0.06, "fp16": 0.06}
-# The same over the first steps, before anything is amplified.
+# The same over the first steps, before anything is amplified. Right: at most 3.4e-8 in fp32, 1.0e-3
+# in bf16, 1.0e-4 in fp16; doubled gradients differ by 3.3e-3 and more.
 EARLY_STEPS = 3
 EARLY_TOLERANCE = {"fp32": 1e-4, "bf16": 0.02, "fp16": 0.01}
+# Asynchronous runs of the mlp: mean loss of the last quarter over that of the first. Eight ranks' runs
+# of each backend gave at most 0.03; the cnn's gave up to 0.92.
+LARGEST_RATIO = 0.5
 
 
 @dataclasses.dataclass
@@ -45,6 +57,8 @@ def model_keys(plan, model, tiny):
                 "data.test_limit=8", "gpt.layers=2", "gpt.heads=4", f"gpt.width={width}"], batch
     if model == "resnet20":
         return plan.images("16x16x3", 10, 512), (8 if tiny else 32)
+    if model == "cnn":
+        return plan.images("28x28x1", 10, 512), (8 if tiny else 16)
     return plan.images("28x28x1", 10, 512), (4 if tiny else 16)
 
 
@@ -60,6 +74,12 @@ def require_finite(*runs):
 
 def falls(rank):
     return sum(rank[-3:]) < sum(rank[:3])
+
+
+def quarters(rank):
+    """Of its last losses over its first ones."""
+    size = max(1, len(rank) // 4)
+    return sum(rank[-size:]) / sum(rank[:size])
 
 
 def difference(expected, found, steps):
@@ -98,24 +118,42 @@ def converge(done):
     figures = {"steps": [len(rank) for rank in found.values()],
                "first_losses": [rank[0] for rank in found.values()],
                "last_losses": [rank[-1] for rank in found.values()]}
-    figures["text"] = (f"losses {max(figures['first_losses']):.2f} to "
-                       f"{max(figures['last_losses']):.2f}; their order is not repeatable")
-    if not all(map(falls, found.values())):
-        raise Failed("the loss did not fall", figures)
+    ratio = max(map(quarters, found.values()))
+    figures["last_quarter_over_first"] = ratio
+    figures["text"] = (f"the last quarter's loss is {ratio:.2f} of the first's (at most "
+                       f"{LARGEST_RATIO:g}); the order of updates is not repeatable")
+    if not ratio <= LARGEST_RATIO:
+        raise Failed(figures["text"], figures)
     return figures
+
+
+def steps_of(plan):
+    return 20 if plan.tiny else 50
+
+
+def learning_rate(plan, model):
+    if model == "resnet20":
+        return 0.001
+    return 0.005 if model == "cnn" and not plan.tiny else 0.01
 
 
 def training_keys(plan, model, world):
     keys, batch = model_keys(plan, model, plan.tiny)
-    steps = 20 if plan.tiny else 50
     return [*keys, f"model={model}", f"train.batch={batch}",
-            f"train.samples={batch * world * steps}",
-            f"optimizer.lr={0.001 if model == 'resnet20' else 0.01}"]
+            f"train.samples={batch * world * steps_of(plan)}",
+            f"optimizer.lr={learning_rate(plan, model)}"]
+
+
+def asynchronous_keys(plan, world):
+    batch, steps = 16, 50  # also where the sizes are tiny: fewer steps do not show it
+    return [*plan.images("28x28x1", 10, 512), "model=mlp", f"train.batch={batch}",
+            f"train.samples={batch * world * steps}", "optimizer.lr=0.05",
+            "optimizer.momentum=0"]
 
 
 def asynchronous(plan, sync, world):
     run = plan.train(f"{sync}.world{world}", plan.device, sync, world,
-                     *training_keys(plan, "cnn", world), "optimizer.momentum=0")
+                     *asynchronous_keys(plan, world))
     return Check(f"trajectories.{sync}.world{world}", converge, [run], limit_s=40)
 
 

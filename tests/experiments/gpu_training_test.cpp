@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "common/base/error.h"
+#include "common/core/model_options.h"
 #include "experiments/backends.h"
 #include "experiments/compute.h"
 #include "tests/support/host_module.h"
@@ -140,6 +141,17 @@ TEST(GpuTraining, SixteenBitsAndAScaledLoss) {
     config.precision.initial_scale = 1024.0;
     expect_follows_the_cpu(config, 2e-3);
   }
+}
+
+/// Before a process starts the CPU's model stands for it.
+TEST(GpuTraining, SixteenBitsOfAGptAreTheGpusAlone) {
+  Config config = gpu_job("single", 1);
+  config.model = "gpt";
+  config.data.name = "text";
+  config.precision.compute = "bf16";
+  EXPECT_NO_THROW(check_model_options(config));
+  config.device = "cpu";
+  EXPECT_THROW(check_model_options(config), ConfigError);
 }
 
 TEST(GpuTraining, ALossThatIsNotFiniteNamesItsStep) {

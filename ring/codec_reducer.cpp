@@ -15,6 +15,7 @@
 #include "common/compress/error_feedback.h"
 #include "common/compress/gradient_format.h"
 #include "common/compress/power_sgd.h"
+#include "ring/wire_overflow.h"
 
 namespace paceline {
 
@@ -73,11 +74,7 @@ class SummableReducer final : public GradientReducer {
     codec_->decode_add(message, context, gradient, aggregate);
     codec_->finish(gradient, aggregate);
     if (type_ == DataType::f16 && !skips_nonfinite_ && !all_finite(gradient)) {
-      throw Error(fmt::format(
-          "rank {}: the mean gradient of bucket {} is not finite in fp16, whose range ends at "
-          "65504: use bf16 on the wire, lower optimizer.lr, or set precision.loss_scale=dynamic "
-          "to leave such steps out",
-          rank_, b));
+      throw_wire_overflow(rank_, b);
     }
     return times;
   }

@@ -4,26 +4,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "common/base/buffer.h"
 #include "common/base/error.h"
 #include "common/base/sha256.h"
-#include "common/core/arena_optimizer.h"
-#include "common/core/gpu/gpu_optimizer.h"
 #include "ring/nccl_monitor.h"
-#include "ring/nccl_sum.h"
+#include "ring/nccl_updates.h"
+#include "ring/wire_overflow.h"
 
 namespace paceline {
 
 namespace {
-
-constexpr std::chrono::microseconds kNcclHostPoll{50};
 
 /// Collective. Counts that differ between ranks would let NCCL hang or write past the arenas.
 void check_same_plan(const BucketPlan& plan, Communicator& workers) {
@@ -77,7 +71,8 @@ class NcclSynchronizer final : public Synchronizer {
 
   [[nodiscard]] MemoryUse memory() const noexcept override {
     const std::size_t arena = plan_.elements() * sizeof(float);
-    return {arena, arena, optimizer_->state_bytes(), staging_.size() + norm_bytes(), 0};
+    return {arena, arena, updates_->optimizer().state_bytes(), staging_.size() + updates_->bytes(),
+            0};
   }
 
   ReplicaView bind(const BucketPlan& plan, Device& device, const OptimizerSpec& spec,
@@ -98,20 +93,23 @@ class NcclSynchronizer final : public Synchronizer {
     connect();
     take_memory();
     warm_up();
-    return {weights_->values(), gradients_->values()};
+    return view();
   }
 
   void begin_step(const StepInfo& info) override {
     comms_->check();
     context_.abort.check();
+    if (overflow_) {
+      overflow_->check();
+    }
     step_ = info;
     deferred_.clear();
   }
 
   void parameters_needed(BucketId b, Stream& stream) override {
     comms_->check();
-    decide();
-    stream.wait(*updated_.at(static_cast<std::size_t>(b)));
+    updates_->decide();
+    stream.wait(updates_->updated(b));
   }
 
   void gradient_ready(BucketId b, const Event& done) override {
@@ -133,16 +131,25 @@ class NcclSynchronizer final : public Synchronizer {
     }
     deferred_.clear();
     comms_->check();
+    if (overflow_) {
+      overflow_->check();
+      overflow_->send();
+    }
     StepReport report;
     report.communication_s = monitor_->take_seconds();
-    report.skipped = std::exchange(skipped_, 0);
+    report.skipped = updates_->take_skipped();
     return report;
   }
 
   void quiesce() override {
-    decide();
-    stream_->record(*drained_);
-    wait_on_host(*drained_);
+    updates_->decide();
+    drain();
+    if (overflow_) {
+      overflow_->check();
+      overflow_->send();  // of steps after those that the last copy was of
+      drain();
+      overflow_->check();
+    }
   }
 
   void save(StateWriter& writer) const override {
@@ -150,7 +157,7 @@ class NcclSynchronizer final : public Synchronizer {
       writer.put("nccl.shard", context_.rank);
       writer.put("nccl.shards", context_.workers.size());
     }
-    optimizer_->save(writer);
+    updates_->optimizer().save(writer);
   }
 
   void load(StateReader& reader) override {
@@ -162,14 +169,11 @@ class NcclSynchronizer final : public Synchronizer {
                                 context_.rank, context_.workers.size(), rank, world));
       }
     }
-    optimizer_->load(reader);
+    updates_->optimizer().load(reader);
   }
 
  private:
-  [[nodiscard]] std::size_t norm_bytes() const noexcept {
-    const GpuTrustRatios* const ratios = optimizer_->ratios();
-    return (norm_ ? norm_->bytes() : 0) + (ratios != nullptr ? ratios->bytes() : 0);
-  }
+  [[nodiscard]] ReplicaView view() const { return {weights_->values(), gradients_->values()}; }
 
   static Precision wire_of(const Config& config) {
     const std::string& wire = config.sync_options.wire;
@@ -188,36 +192,14 @@ class NcclSynchronizer final : public Synchronizer {
   }
 
   void take_memory() {
-    OwnRanges own;
-    std::vector<Range> counted;  // of the norm
-    for (BucketId b = 0; b < plan_.count(); ++b) {
-      std::vector<Range>& ranges = own.emplace_back(sum_->own(plan_[b].size()));
-      for (Range& range : ranges) {
-        const bool counts = sum_->counts_in_norm(range, plan_[b].size());
-        range = {plan_[b].begin + range.begin, plan_[b].begin + range.end};
-        if (counts) {
-          counted.push_back(range);
-        }
-      }
-      updated_.push_back(std::make_unique<GpuEvent>(gpu_->module()));
-    }
-    optimizer_.emplace(*gpu_, *stream_, spec_, plan_, std::move(own), shares(counted));
-    if (spec_.clip_norm > 0.0F || spec_.skip_nonfinite) {
-      norm_.emplace(*gpu_, *stream_, std::move(counted));
-      host_squares_ = Buffer(4096);
-      pinned_.emplace(gpu_->module(), std::span(host_squares_.data(), host_squares_.size()));
-      norm_known_.emplace(gpu_->module());
-    }
+    updates_.emplace(*gpu_, *stream_, *comms_, *sum_, plan_, spec_, view());
     if (wire_ != Precision::fp32) {
       staging_ = GpuMemory(*gpu_, largest_of(plan_) * sizeof(std::uint16_t), "16-bit gradients");
     }
+    if (wire_ == Precision::fp16 && !spec_.skip_nonfinite) {
+      overflow_.emplace(*gpu_, *stream_, context_.rank, plan_.count());
+    }
     drained_.emplace(gpu_->module());
-  }
-
-  [[nodiscard]] TensorShares shares(std::vector<Range> counted) const {
-    return sum_->sharded()
-               ? TensorShares{std::move(counted), context_.rank, context_.workers.size()}
-               : TensorShares{std::move(counted)};
   }
 
   /// Every bucket once, of zeros: NCCL connects ranks when they first need it, and no later step is
@@ -227,12 +209,7 @@ class NcclSynchronizer final : public Synchronizer {
       sum(b);
       sum_->share(part(*weights_, b));
     }
-    if (norm_) {
-      sum_norm();
-    }
-    if (optimizer_->ratios() != nullptr) {
-      share_squares();
-    }
+    updates_->warm_up();
     quiesce();
     static_cast<void>(monitor_->take_seconds());
   }
@@ -247,7 +224,7 @@ class NcclSynchronizer final : public Synchronizer {
     };
     try {
       sum(b);
-      finish(b);
+      updates_->finish(b, step_);
     } catch (const PeerLost& error) {
       throw PeerLost(where(error));
     } catch (const TimeoutError& error) {
@@ -281,119 +258,17 @@ class NcclSynchronizer final : public Synchronizer {
                "rounding gradients");
     sum_->sum(staging, gradient.size(), wire_);
     for (const Range& own : sum_->own(plan_[b].size())) {
-      gpu_->each(
-          static_cast<std::int64_t>(own.size()),
-          kernels::FromWire<Format>{staging + own.begin, gradient.data() + own.begin, factor},
-          *stream_, "widening gradients");
+      gpu_->each(static_cast<std::int64_t>(own.size()),
+                 kernels::FromWire<Format>{staging + own.begin, gradient.data() + own.begin, factor,
+                                           overflow_ ? overflow_->mark(b) : nullptr},
+                 *stream_, "widening gradients");
     }
   }
 
-  /// Updates bucket b, or all once the step's last bucket is summed.
-  void finish(BucketId b) {
-    const bool counts = step_.global_samples > 0;
-    const float scale = counts ? 1.0F / static_cast<float>(step_.global_samples) : 0.0F;
-    if (!spec_.whole_gradient()) {
-      counts ? update(b, step_.lr, scale) : stream_->record(*updated_[static_cast<std::size_t>(b)]);
-      return;
-    }
-    summed_ = (summed_ + 1) % plan_.count();
-    if (summed_ != 0) {
-      return;
-    }
-    if (!counts) {
-      return;
-    }
-    if (norm_) {
-      find_norm(scale);
-    }
-    if (!spec_.skip_nonfinite) {
-      if (norm_) {
-        clip();
-      }
-      update_all(step_.lr, scale);
-    }
+  void drain() {
+    stream_->record(*drained_);
+    wait_on_host(*drained_, *comms_);
   }
-
-  void update(BucketId b, float lr, float scale) {
-    optimizer_->update(b, weights_->values(), gradients_->values(), lr, scale);
-    sum_->share(part(*weights_, b));
-    stream_->record(*updated_[static_cast<std::size_t>(b)]);
-  }
-
-  void update_all(float lr, float scale) {
-    if (GpuTrustRatios* const ratios = optimizer_->ratios(); ratios != nullptr) {
-      optimizer_->find_squares(weights_->values(), gradients_->values(), scale);
-      share_squares();
-      ratios->find(scale);
-    }
-    for (BucketId b = 0; b < plan_.count(); ++b) {
-      update(b, lr, scale);
-    }
-  }
-
-  /// The ranks' squares of tensors, as they are: whoever adds them does so in double, in one order.
-  void share_squares() {
-    if (sum_->sharded()) {
-      constexpr std::size_t kFloats = sizeof(kernels::TensorSquares) / sizeof(float);
-      GpuTrustRatios& ratios = *optimizer_->ratios();
-      comms_->all_gather(NcclCommunicators::kWorld, context_.rank, ratios.squares(),
-                         ratios.tensors() * kFloats, Precision::fp32, *stream_);
-    }
-  }
-
-  void find_norm(float scale) {
-    norm_->compute(gradients_->values(), scale);
-    sum_norm();
-    if (spec_.skip_nonfinite) {
-      gpu_->check(gpu_->api().copy_to_host(host_squares_.data(), norm_->squares(), sizeof(float),
-                                           stream_->native()),
-                  "reading the gradient's norm");
-      stream_->record(*norm_known_);
-      undecided_ = Update{step_.lr, scale};
-    }
-  }
-
-  /// Of the ranks' shards.
-  void sum_norm() {
-    if (sum_->sharded()) {
-      comms_->all_reduce(NcclCommunicators::kWorld, norm_->squares(), 1, Precision::fp32, *stream_);
-    }
-  }
-
-  void clip() {
-    gpu_->each(static_cast<std::int64_t>(plan_.elements()),
-               kernels::ClipByNorm{gradients_->values().data(), norm_->squares(), spec_.clip_norm},
-               *stream_, "clipping");
-  }
-
-  /// Takes or leaves the last step's update, whose norm the host has to see first.
-  void decide() {
-    if (!undecided_) {
-      return;
-    }
-    const Update step = *std::exchange(undecided_, std::nullopt);
-    wait_on_host(*norm_known_);
-    const double norm = std::sqrt(static_cast<double>(host_squares_.as<float>().front()));
-    if (!std::isfinite(norm)) {
-      ++skipped_;
-      return;
-    }
-    update_all(step.lr, step.scale * clip_factor(norm, spec_.clip_norm));
-  }
-
-  /// Ends by exception soon after the monitor finds that a collective will not end.
-  void wait_on_host(const GpuEvent& event) {
-    while (!event.reached()) {
-      comms_->check();
-      std::this_thread::sleep_for(kNcclHostPoll);
-    }
-    comms_->check();
-  }
-
-  struct Update {
-    float lr;
-    float scale;
-  };
 
   WorkerContext context_;
   const Config& config_;
@@ -403,21 +278,14 @@ class NcclSynchronizer final : public Synchronizer {
   OptimizerSpec spec_;
   StepInfo step_;
   std::vector<BucketId> deferred_;
-  int summed_ = 0;  ///< buckets of this step (whole_gradient)
-  int skipped_ = 0;
-  std::optional<Update> undecided_;
 
   std::optional<GpuStream> stream_;
   std::unique_ptr<DeviceArena> weights_;
   std::unique_ptr<DeviceArena> gradients_;
   GpuMemory staging_;
-  std::optional<GpuOptimizer> optimizer_;
-  std::optional<GpuNorm> norm_;
-  Buffer host_squares_;
-  std::optional<PinnedRange> pinned_;
-  std::optional<GpuEvent> norm_known_;
+  std::optional<WireOverflow> overflow_;
+  std::optional<NcclUpdates> updates_;
   std::optional<GpuEvent> drained_;
-  std::vector<std::unique_ptr<GpuEvent>> updated_;  ///< by bucket: its weights may be read
   std::optional<NcclCommunicators> comms_;
   std::unique_ptr<NcclSum> sum_;
   std::optional<NcclMonitor> monitor_;

@@ -19,8 +19,10 @@ namespace paceline {
 /// step's first parameters_needed waits on the host until the norm is known, once a step; its
 /// outcome is in that step's report.
 ///
-/// sync.wire=fp16 sends averages, as sync=ring does; a gradient beyond 65504 turns infinite, which
-/// loss scaling skips and the loss shows otherwise (the device tells the host nothing of it).
+/// sync.wire=fp16 sends averages, as sync=ring does. A mean gradient beyond 65504 turns infinite,
+/// which loss scaling skips; without it begin_step(), commit() or quiesce() throws the Error that
+/// sync=ring throws as soon as the host hears of it, by quiesce() at the latest: the host does not
+/// wait, so that the update is already in the weights.
 ///
 /// StepReport::communication_s is device time of the collectives that have ended, waiting for
 /// slower ranks included. NCCL tells neither bytes, nor who was late, nor when: bytes_sent, wait_s

@@ -26,7 +26,14 @@ struct FromWire {
   const Format* in;
   float* out;
   float scale;
-  PACELINE_HD void operator()(std::int64_t i) const { out[i] = static_cast<float>(in[i]) * scale; }
+  std::int32_t* not_finite = nullptr;  ///< becomes 1 if any in[i] is not; null: nobody asks
+  PACELINE_HD void operator()(std::int64_t i) const {
+    const auto value = static_cast<float>(in[i]);
+    out[i] = value * scale;
+    if (not_finite != nullptr && !(std::fabs(value) <= 3.4028234664e38F)) {
+      *not_finite = 1;
+    }
+  }
 };
 
 /// Elements that a row of SquaresOfBlocks adds up.

@@ -9,12 +9,16 @@
 namespace paceline {
 
 TransformerShape gpt_shape(std::int64_t positions, int tokens, const ModelOptions& options) {
+  constexpr int kMostTokens = 1 << 24;  // whole numbers that fp32 has
   const GptConfig& gpt = options.gpt;
   if (gpt.layers < 1 || gpt.heads < 1 || gpt.width < 1 || gpt.width % gpt.heads != 0) {
     throw ConfigError(fmt::format(
         "gpt.layers = {}, gpt.heads = {}, gpt.width = {}: each at least 1, and the heads must "
         "divide the width",
         gpt.layers, gpt.heads, gpt.width));
+  }
+  if (tokens > kMostTokens) {
+    throw ConfigError(fmt::format("model = gpt: {} tokens, allowed {}", tokens, kMostTokens));
   }
   return {positions, gpt.width, gpt.heads, tokens};
 }

@@ -54,18 +54,18 @@ struct JoinHeads {
   PACELINE_HD void operator()(std::int64_t i) const { together[i] = apart[layout.apart(i)]; }
 };
 
-/// The row's token, of `vocabulary`, which are stored as numbers.
-template <typename T>
-[[nodiscard]] PACELINE_HD std::int64_t token_of(const T* tokens, std::int64_t row,
-                                                std::int64_t vocabulary) {
-  const auto token = static_cast<std::int64_t>(static_cast<float>(tokens[row]));
+/// The row's token, of `vocabulary`, which are stored as numbers: in fp32, as bf16 has not all
+/// beyond 256.
+[[nodiscard]] PACELINE_HD inline std::int64_t token_of(const float* tokens, std::int64_t row,
+                                                       std::int64_t vocabulary) {
+  const auto token = static_cast<std::int64_t>(tokens[row]);
   return token < 0 ? 0 : (token < vocabulary ? token : vocabulary - 1);
 }
 
 /// Element i of y [rows, width]: y = token[x[row]] + position[row mod positions].
 template <typename T>
 struct EmbedTokens {
-  const T* x;
+  const float* x;
   const float* token;     ///< [vocabulary, width]
   const float* position;  ///< [positions, width]
   T* y;
@@ -86,7 +86,7 @@ struct EmbedTokens {
 /// who comes first.
 template <typename T>
 struct TokenGradient {
-  const T* x;
+  const float* x;
   const T* dy;        ///< [rows, width]
   const float* head;  ///< what else there is of the gradient, shaped like it
   float* d_token;     ///< [vocabulary, width]

@@ -90,10 +90,11 @@ inline ModelOptions gpt_options(Precision precision) {
 
 struct Text {
   std::vector<float> tokens;
-  std::vector<std::int32_t> labels = test::labels(13, kGptSamples* kGptContext, 256);
-  Text() {
+  std::vector<std::int32_t> labels;
+  explicit Text(int vocabulary = 256)
+      : labels(test::labels(13, kGptSamples * kGptContext, vocabulary)) {
     for (const std::int32_t token : test::labels(11, kGptSamples * kGptContext, 256)) {
-      tokens.push_back(static_cast<float>(token % 40 + 216));  // with many repeats
+      tokens.push_back(static_cast<float>(token % 40 + vocabulary - 40));  // with many repeats
     }
   }
   [[nodiscard]] Batch all() const { return {tokens, labels, kGptSamples}; }
@@ -105,9 +106,9 @@ struct Trained {
 };
 
 inline Trained train_on_gpu(Gpu& gpu, Precision format, std::span<const float> weights,
-                            const Batch& batch) {
-  const auto model = make_gpu_gpt(std::make_shared<GpuContext>(gpu, format), kGptContext, 256,
-                                  gpt_options(format));
+                            const Batch& batch, int vocabulary = 256) {
+  const auto model = make_gpu_gpt(std::make_shared<GpuContext>(gpu, format), kGptContext,
+                                  vocabulary, gpt_options(format));
   const auto device_weights = gpu.allocate(weights.size(), "weights");
   const auto device_gradients = gpu.allocate(weights.size(), "gradients");
   gpu.upload(weights, device_weights->values());
@@ -120,14 +121,14 @@ inline Trained train_on_gpu(Gpu& gpu, Precision format, std::span<const float> w
 }
 
 /// The whole model's loss and gradients; `fp32` is the bound there.
-inline void expect_same_gpt(Gpu& gpu, Precision format, double fp32) {
-  const auto cpu = make_gpt(kGptContext, 256, gpt_options(Precision::fp32));
-  const Text text;
+inline void expect_same_gpt(Gpu& gpu, Precision format, double fp32, int vocabulary = 256) {
+  const auto cpu = make_gpt(kGptContext, vocabulary, gpt_options(Precision::fp32));
+  const Text text(vocabulary);
   std::vector<float> weights(cpu->parameter_elements());
   std::vector<float> gradients(weights.size());
   cpu->initialise(weights, 7);
   const BatchResult expected = cpu->train_batch(text.all(), weights, gradients, nullptr);
-  const Trained trained = train_on_gpu(gpu, format, weights, text.all());
+  const Trained trained = train_on_gpu(gpu, format, weights, text.all(), vocabulary);
   // Some thirty roundings lie between a weight and the loss: of 2^-9 each in bf16, 2^-12 in fp16.
   const double most = format == Precision::fp32 ? fp32 : (format == Precision::fp16 ? 3e-3 : 2e-2);
   EXPECT_NEAR(trained.result.loss_sum, expected.loss_sum, most * expected.loss_sum);

@@ -34,7 +34,7 @@ BatchUpload::~BatchUpload() {
 
 std::size_t BatchUpload::label_offset(std::size_t inputs) const noexcept {
   constexpr std::size_t kAlignment = 256;
-  const std::size_t bytes = inputs * context_->element_bytes();
+  const std::size_t bytes = inputs * stored_bytes(context_->input_format());
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
@@ -58,7 +58,7 @@ BatchUpload::OnDevice BatchUpload::put(const Batch& batch) {
   if (bytes > 0) {
     reserve(slot, bytes);
     slot.uploaded.synchronize();
-    store_inputs(batch.inputs, context_->format(), slot.host);
+    store_inputs(batch.inputs, context_->input_format(), slot.host);
     std::memcpy(slot.host.data() + offset, batch.labels.data(), batch.labels.size_bytes());
     stream_.wait(slot.released);
     Gpu& gpu = context_->gpu();

@@ -11,9 +11,9 @@
 
 namespace paceline {
 
-/// Copies a batch into page-locked memory, in the context's format, and from there to the GPU on a
-/// stream of its own. There are two of each, so that the host may fill one, and the copy run, while
-/// the GPU works on the other.
+/// Copies a batch into page-locked memory, in the context's format of inputs, and from there to the
+/// GPU on a stream of its own. There are two of each, so that the host may fill one, and the copy
+/// run, while the GPU works on the other.
 class BatchUpload {
  public:
   explicit BatchUpload(std::shared_ptr<GpuContext> context);
@@ -22,7 +22,7 @@ class BatchUpload {
   BatchUpload& operator=(const BatchUpload&) = delete;
 
   struct OnDevice {
-    const float* inputs;  ///< elements of the context's format
+    const float* inputs;  ///< elements of the context's format of inputs
     const std::int32_t* labels;
   };
   /// What is queued on the Gpu's stream from now on finds the batch there. Waits for the upload

@@ -18,10 +18,14 @@ namespace paceline {
 class GpuContext final : public SharedScratch {
  public:
   /// `format`: of activations and of what products multiply.
-  GpuContext(Gpu& gpu, Precision format) : gpu_(gpu), format_(format) {}
+  GpuContext(Gpu& gpu, Precision format) : gpu_(gpu), format_(format), input_format_(format) {}
 
   [[nodiscard]] Gpu& gpu() const noexcept { return gpu_; }
   [[nodiscard]] Precision format() const noexcept { return format_; }
+  /// Of a batch's inputs: format(), unless they are whole numbers that it would round.
+  [[nodiscard]] Precision input_format() const noexcept { return input_format_; }
+  /// Before the model is made.
+  void take_inputs_in_fp32() noexcept { input_format_ = Precision::fp32; }
   /// Of a stored element.
   [[nodiscard]] std::size_t element_bytes() const noexcept { return stored_bytes(format_); }
   [[nodiscard]] const cuda::MathApi& math() const noexcept { return gpu_.api().math; }
@@ -50,6 +54,7 @@ class GpuContext final : public SharedScratch {
  private:
   Gpu& gpu_;
   Precision format_;
+  Precision input_format_;
   std::array<GpuMemory, 4> scratch_;
 };
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include "common/base/error.h"
 #include "common/core/gpt.h"
 #include "common/core/gpu/gpu_transformer.h"
 
@@ -9,12 +8,8 @@ namespace paceline {
 
 std::unique_ptr<Model> make_gpu_gpt(GpuContextPtr context, std::int64_t positions, int tokens,
                                     const ModelOptions& options) {
-  constexpr int kExactTokens = 257;  // 0..256 in eight bits
   const TransformerShape shape = gpt_shape(positions, tokens, options);
-  if (context->format() != Precision::fp32 && tokens > kExactTokens) {
-    throw ConfigError(fmt::format("precision.compute = {} with model = gpt: {} tokens, allowed {}",
-                                  precision_name(context->format()), tokens, kExactTokens));
-  }
+  context->take_inputs_in_fp32();
   const auto tied = make_gpu_tied_embedding();
   std::vector<std::unique_ptr<Layer>> layers;
   layers.push_back(make_gpu_token_embedding(context, tied, shape));

@@ -20,8 +20,7 @@ namespace paceline {
 /// before), where a batch comes while the two before it are not uploaded yet, in take_result(),
 /// evaluate_batch(), buffers(), and for SyncBatchNorm's statistics.
 ///
-/// Inputs are rounded to the context's format (whole numbers up to 256 are exact in each of them),
-/// losses are fp32.
+/// Inputs are rounded to the context's format of inputs; losses are fp32.
 class GpuSequential final : public LayeredModel {
  public:
   /// The layers are made with `context`, whose Gpu outlives the model. The last layer's output are

@@ -38,9 +38,9 @@ class GpuTokenEmbedding final : public Layer {
     context_->with_format([&]<typename T>(T) {
       context_->gpu().each(
           pass.samples * output_shape().elements(),
-          kernels::EmbedTokens<T>{as_stored<T>(pass.input), pass.weights,
-                                  pass.weights + token_elements(), as_stored<T>(pass.output),
-                                  shape_.vocabulary, shape_.positions, shape_.width},
+          kernels::EmbedTokens<T>{pass.input, pass.weights, pass.weights + token_elements(),
+                                  as_stored<T>(pass.output), shape_.vocabulary, shape_.positions,
+                                  shape_.width},
           name());
     });
   }
@@ -49,13 +49,10 @@ class GpuTokenEmbedding final : public Layer {
     Gpu& gpu = context_->gpu();
     const std::int64_t positions = output_shape().elements();
     context_->with_format([&]<typename T>(T) {
-      const kernels::TokenGradient<T> tokens{as_stored<T>(pass.input),
-                                             as_stored<T>(pass.d_output),
-                                             tied_->head_gradient.as<float>(),
-                                             pass.gradients,
-                                             pass.samples * shape_.positions,
-                                             shape_.vocabulary,
-                                             shape_.width};
+      const kernels::TokenGradient<T> tokens{
+          pass.input,     as_stored<T>(pass.d_output),     tied_->head_gradient.as<float>(),
+          pass.gradients, pass.samples * shape_.positions, shape_.vocabulary,
+          shape_.width};
       gpu.rows(shape_.vocabulary * tokens.tiles(), tokens, "the tokens' gradient");
       gpu.each(
           positions,

@@ -15,7 +15,7 @@ class GpuTiedEmbedding;
 
 [[nodiscard]] std::shared_ptr<GpuTiedEmbedding> make_gpu_tied_embedding();
 
-/// Tokens come as numbers of the format, of which bf16 has all up to 256.
+/// Tokens come as numbers in fp32 (GpuContext::take_inputs_in_fp32()).
 [[nodiscard]] std::unique_ptr<Layer> make_gpu_token_embedding(
     GpuContextPtr context, std::shared_ptr<GpuTiedEmbedding> tied, const TransformerShape& shape);
 /// Attention as GpuAttention computes it: only where that is not fused are there tensors of
@@ -29,7 +29,7 @@ class GpuTiedEmbedding;
                                                         std::shared_ptr<GpuTiedEmbedding> tied,
                                                         const TransformerShape& shape);
 
-/// make_gpt (gpt.h) on the context's Gpu; in bf16 and fp16 too, with at most 257 tokens there.
+/// make_gpt (gpt.h) on the context's Gpu; in bf16 and fp16 too.
 /// Throws ConfigError as gpt_shape() does.
 [[nodiscard]] std::unique_ptr<Model> make_gpu_gpt(GpuContextPtr context, std::int64_t positions,
                                                   int tokens, const ModelOptions& options);

@@ -8,6 +8,7 @@
 #include "common/base/error.h"
 #include "common/core/optimizer.h"
 #include "tests/core/inputs.h"
+#include "tests/core/layerwise_on_gpu.h"
 #include "tests/core/on_gpu.h"
 
 namespace paceline {
@@ -64,6 +65,10 @@ TEST_F(Cuda, OptimizersGiveTheBitsOfTheCpu) {
       run_optimizer(spec, n, gpu());
     }
   }
+}
+
+TEST_F(Cuda, LarsAndLambAreTheCpus) {
+  test::expect_same_layerwise(gpu(), 1e-5);
 }
 
 TEST_F(Cuda, NothingToDoIsNoError) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory, streams and events of a Gpu, on the host's double of the module.
+// Memory, streams and events of a Gpu, and its LARS and LAMB, on the host's double of the module.
 #include <gtest/gtest.h>
 
 #include "common/base/error.h"
 #include "common/core/gpu/gpu.h"
 #include "tests/core/inputs.h"
+#include "tests/core/layerwise_on_gpu.h"
 #include "tests/support/host_module.h"
 
 namespace paceline {
@@ -64,6 +65,11 @@ TEST(GpuDevice, OutOfMemoryNamesWhatWantedHowMuch) {
     EXPECT_NE(text.find("are free: out of memory"), std::string::npos) << text;
   }
   EXPECT_EQ(gpu.held_bytes(), before);
+}
+
+TEST(GpuDevice, LarsAndLambAreTheCpus) {
+  Gpu gpu(host(), {});
+  test::expect_same_layerwise(gpu, 1e-6);
 }
 
 TEST(GpuDevice, RefusesADeviceThatIsNotThere) {

@@ -222,8 +222,9 @@ void refuse_known(std::size_t version, const Attention& shape) {
 AttentionPlan DnnAttention::planned(const DnnLibrary& library, const DnnTarget& target,
                                     const Attention& shape) {
   refuse_known(library.get_version(), shape);
-  return {plan_forward(library, target, shape).bytes(),
-          plan_backward(library, target, shape).bytes() + Sums(shape).bytes()};
+  const std::size_t gradient =
+      plan_backward(library, target, shape).bytes() + Sums(shape).bytes();  // more is refused
+  return {plan_forward(library, target, shape).bytes(), gradient};
 }
 
 DnnAttention::DnnAttention(const DnnLibrary& library, cudnnHandle_t handle)
@@ -252,8 +253,10 @@ const DnnAttention::Known& DnnAttention::known(const Attention& shape, bool grad
 }
 
 const std::string& DnnAttention::obstacle(const Attention& shape, bool training) {
-  const std::string& forward = known(shape, false).obstacle;
-  return training && forward.empty() ? known(shape, true).obstacle : forward;
+  if (training && !known(shape, true).obstacle.empty()) {
+    return known(shape, true).obstacle;
+  }
+  return known(shape, false).obstacle;
 }
 
 const DnnPlan& DnnAttention::plan_for(const Attention& shape, bool gradient) {

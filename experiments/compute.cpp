@@ -38,8 +38,13 @@ std::unique_ptr<Device> make_device(const WorkerContext& context, const CudaModu
   const bool one_for_all = find_backend(context.config.sync).traits.shared_weights;
   const int own = one_for_all ? 0 : local % gpus;
   const CudaConfig& cuda = context.config.cuda;
-  const int index = cuda.device >= 0 ? cuda.device : own;
-  return std::make_unique<Gpu>(module, GpuOptions{index, cuda.tf32, fusing(cuda.attention)});
+  GpuOptions options;
+  options.index = cuda.device >= 0 ? cuda.device : own;
+  options.tf32 = cuda.tf32;
+  options.attention = fusing(cuda.attention);
+  options.timeout = 2 * context.config.comm.timeout;  // so that a lost rank is named before
+  options.abort = &context.abort;
+  return std::make_unique<Gpu>(module, options);
 }
 
 std::unique_ptr<Model> make_model_on(Device& device, const WorkerContext& context,

@@ -4,9 +4,11 @@
 
 #include "common/base/error.h"
 #include "common/core/gpu/gpu.h"
+#include "common/core/gpu/gpu_model.h"
 #include "tests/core/inputs.h"
 #include "tests/core/layerwise_on_gpu.h"
 #include "tests/support/host_module.h"
+#include "tests/support/host_stream.h"
 
 namespace paceline {
 namespace {
@@ -81,6 +83,85 @@ TEST(GpuDevice, RefusesADeviceThatIsNotThere) {
       EXPECT_NE(std::string(error.what()).find("allowed 0..7"), std::string::npos) << error.what();
     }
   }
+}
+
+/// Work that does not end on a stream of the double, until this does.
+class NeverDone {
+ public:
+  explicit NeverDone(const GpuStream& stream) {
+    static_cast<test::HostStream*>(stream.native())->queue([end = end_] { end->wait(); });
+  }
+  ~NeverDone() { end_->reach(); }
+  NeverDone(const NeverDone&) = delete;
+  NeverDone& operator=(const NeverDone&) = delete;
+
+ private:
+  std::shared_ptr<test::HostPoint> end_ = std::make_shared<test::HostPoint>();
+};
+
+GpuOptions impatient() {
+  GpuOptions options;
+  options.index = 3;
+  options.timeout = std::chrono::milliseconds(50);
+  return options;
+}
+
+template <typename Wait>
+std::string timeout_of(const Wait& wait) {
+  try {
+    wait();
+  } catch (const TimeoutError& error) {
+    return error.what();
+  }
+  return "no timeout";
+}
+
+TEST(GpuDevice, AStreamThatNeverEndsIsATimeoutThatNamesIt) {
+  Gpu gpu(host(), impatient());
+  GpuStream copies(gpu, "of copies");
+  const GpuEvent event(gpu);
+  const NeverDone stuck(gpu.stream());
+  const std::string text = timeout_of([&] { gpu.stream().synchronize("a test's end"); });
+  EXPECT_NE(text.find("GPU 3 did not get to a test's end (stream of computing) within 0.1 s"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("comm.timeout"), std::string::npos) << text;
+  EXPECT_FALSE(gpu.stream().drain()) << "given up: no second wait";
+  copies.synchronize();
+  event.synchronize();
+}
+
+TEST(GpuDevice, MemoryOfAStuckStreamIsLeftAlone) {
+  Gpu gpu(host(), impatient());
+  const NeverDone stuck(gpu.stream());
+  const std::size_t before = gpu.held_bytes();
+  { const GpuMemory memory(gpu, 1000, "a test"); }
+  EXPECT_EQ(gpu.held_bytes(), before + 1000) << "work on it may still come";
+}
+
+TEST(GpuDevice, AnAbortEndsAWait) {
+  AbortToken abort;
+  GpuOptions options;
+  options.abort = &abort;
+  Gpu gpu(host(), options);
+  const NeverDone stuck(gpu.stream());
+  abort.request(std::make_exception_ptr(PeerLost("rank 1 is gone")));
+  EXPECT_THROW(gpu.stream().synchronize(), PeerLost);
+}
+
+TEST(GpuDevice, ALossThatDoesNotComeNamesItsStep) {
+  std::vector<float> values(4, 0.5F);
+  const std::vector<std::int32_t> labels{1};
+  const std::vector<float> weights = test::values(1, 15);
+  std::vector<float> gradients(weights.size());
+  Gpu gpu(host(), impatient());
+  const NeverDone stuck(gpu.stream());
+  const auto model = make_gpu_model("softmax", {2, 2, 1}, 3, {}, gpu);
+  model->begin_step(7);
+  model->train_batch({values, labels, 1}, weights, gradients, nullptr);
+  const std::string text = timeout_of([&] { static_cast<void>(model->take_result()); });
+  EXPECT_NE(text.find("the loss of step 7"), std::string::npos) << text;
+  EXPECT_NE(text.find("stream of computing"), std::string::npos) << text;
 }
 
 }  // namespace

@@ -121,6 +121,13 @@ int release(void* block) {
   return kSuccess;
 }
 
+/// The double's products have no workspace.
+int pool_memory(std::size_t* used, std::size_t* peak) {
+  *used = 0;
+  *peak = 0;
+  return kSuccess;
+}
+
 int register_host(void* /*memory*/, std::size_t /*bytes*/) {
   return kSuccess;
 }
@@ -142,6 +149,10 @@ int destroy_stream(void* stream) {
 int synchronize(void* stream) {
   stream_of(stream).synchronize();
   return kSuccess;
+}
+
+int query_stream(void* stream) {
+  return stream_of(stream).idle() ? kSuccess : cuda::kNotReady;
 }
 
 int create_event(void** event, int /*timed*/) {
@@ -166,20 +177,23 @@ int wait_event(void* stream, void* event) {
   return kSuccess;
 }
 
-int synchronize_event(void* event) {
-  if (const auto point = event_of(event).point()) {
-    point->wait();
-  }
-  return kSuccess;
-}
-
 int query_event(void* event) {
   const auto point = event_of(event).point();
   return point == nullptr || point->reached() ? kSuccess : cuda::kNotReady;
 }
 
-int elapsed_ms(float* ms, void* /*begin*/, void* /*end*/) {
-  *ms = 0.0F;  // the double measures nothing
+/// By the host's clock: no GPU's time.
+int elapsed_ms(float* ms, void* begin, void* end) {
+  constexpr double kNsPerMs = 1e6;
+  const auto from = event_of(begin).point();
+  const auto to = event_of(end).point();
+  if (from == nullptr || to == nullptr) {
+    return 400;  // cudaErrorInvalidResourceHandle
+  }
+  if (!from->reached() || !to->reached()) {
+    return cuda::kNotReady;
+  }
+  *ms = static_cast<float>(static_cast<double>(to->reached_ns() - from->reached_ns()) / kNsPerMs);
   return kSuccess;
 }
 
@@ -189,6 +203,11 @@ int copy(void* to, const void* from, std::size_t bytes, void* stream) {
       std::memcpy(to, from, bytes);
     }
   });
+}
+
+int copy_to_peer(void* to, int /*to_device*/, const void* from, int /*from_device*/,
+                 std::size_t bytes, void* stream) {
+  return copy(to, from, bytes, stream);
 }
 
 int fill(void* memory, int byte, std::size_t bytes, void* stream) {
@@ -327,21 +346,23 @@ const cuda::Api& host_module() {
                              memory_info,
                              allocate,
                              release,
+                             pool_memory,
                              register_host,
                              unregister_host,
                              create_stream,
                              destroy_stream,
                              synchronize,
+                             query_stream,
                              create_event,
                              destroy_event,
                              record_event,
                              wait_event,
-                             synchronize_event,
                              query_event,
                              elapsed_ms,
                              copy,
                              copy,
                              copy,
+                             copy_to_peer,
                              fill,
                              each,
                              rows,

@@ -12,14 +12,18 @@
 #include <mutex>
 #include <thread>
 
+#include "common/base/time.h"
+
 namespace paceline::test {
 
-/// What an event stands for once recorded: reached or not. Before the first record it is reached.
+/// What an event stands for once recorded: reached or not, and when by the host's clock. Before the
+/// first record it is reached.
 class HostPoint {
  public:
   void reach() {
     const std::lock_guard lock(mutex_);
     reached_ = true;
+    reached_ns_ = now_ns();
     changed_.notify_all();
   }
   void wait() {
@@ -30,11 +34,16 @@ class HostPoint {
     const std::lock_guard lock(mutex_);
     return reached_;
   }
+  [[nodiscard]] std::int64_t reached_ns() {
+    const std::lock_guard lock(mutex_);
+    return reached_ns_;
+  }
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
   bool reached_ = false;
+  std::int64_t reached_ns_ = 0;
 };
 
 class HostEvent {
@@ -70,6 +79,11 @@ class HostStream {
     queue_.push_back(std::move(work));
     arrived_.notify_one();
   }
+  /// Whether all that was queued is done.
+  [[nodiscard]] bool idle() {
+    const std::lock_guard lock(mutex_);
+    return queue_.empty() && !working_;
+  }
   void record(HostEvent& event) {
     auto point = std::make_shared<HostPoint>();
     event.set(point);
@@ -93,17 +107,21 @@ class HostStream {
       arrived_.wait(lock, [&] { return !queue_.empty(); });
       const std::function<void()> work = std::move(queue_.front());
       queue_.pop_front();
+      working_ = true;
       lock.unlock();
       if (!work) {
         return;
       }
       work();
+      lock.lock();
+      working_ = false;
     }
   }
 
   std::mutex mutex_;
   std::condition_variable arrived_;
   std::deque<std::function<void()>> queue_;
+  bool working_ = false;
   std::thread thread_;
 };
 

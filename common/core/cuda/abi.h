@@ -15,7 +15,7 @@
 
 namespace paceline::cuda {
 
-inline constexpr std::uint32_t kAbiVersion = 4;
+inline constexpr std::uint32_t kAbiVersion = 5;
 
 /// Statuses are CUDA's own (cudaError_t); these mean that there is nothing to compute on, that
 /// memory is short, and that an event has not been reached. cuDNN's, cuBLAS's and NCCL's are
@@ -56,25 +56,31 @@ struct Api {
   int (*memory_info)(std::size_t* free_bytes, std::size_t* total_bytes);
   int (*allocate)(void** memory, std::size_t bytes);
   int (*release)(void* memory);
+  /// Of the current device's stream-ordered pool, where products take their workspace from: bytes
+  /// in use now, and at most since the process began.
+  int (*pool_memory)(std::size_t* used, std::size_t* peak);
   /// Page-locks host memory, so that copies run beside the host's work and other streams'.
   int (*register_host)(void* memory, std::size_t bytes);
   int (*unregister_host)(void* memory);
 
   int (*create_stream)(void** stream, int high_priority);
   int (*destroy_stream)(void* stream);
-  int (*synchronize)(void* stream);
+  int (*synchronize)(void* stream);   ///< without a limit of time; see gpu/gpu_waits.h
+  int (*query_stream)(void* stream);  ///< kSuccess: idle; kNotReady
 
   int (*create_event)(void** event, int timed);
   int (*destroy_event)(void* event);
   int (*record_event)(void* event, void* stream);
-  int (*wait_event)(void* stream, void* event);  ///< the stream waits, not the host
-  int (*synchronize_event)(void* event);
+  int (*wait_event)(void* stream, void* event);          ///< the stream waits, not the host
   int (*query_event)(void* event);                       ///< kSuccess: reached; kNotReady
   int (*elapsed_ms)(float* ms, void* begin, void* end);  ///< of two timed events, both reached
 
   int (*copy_to_device)(void* to, const void* from, std::size_t bytes, void* stream);
   int (*copy_to_host)(void* to, const void* from, std::size_t bytes, void* stream);
   int (*copy)(void* to, const void* from, std::size_t bytes, void* stream);  ///< within the device
+  /// Between the memory of two devices, `stream` of either.
+  int (*copy_to_peer)(void* to, int to_device, const void* from, int from_device, std::size_t bytes,
+                      void* stream);
   int (*fill)(void* memory, int byte, std::size_t bytes, void* stream);
 
   /// kernels::for_each and for_rows of the functor whose place in EachFunctors or RowFunctors

@@ -102,6 +102,27 @@ int release(void* memory) {
   return told(cudaFree(memory));
 }
 
+int pool_memory(std::size_t* used, std::size_t* peak) {
+  *used = 0;
+  *peak = 0;
+  int device = 0;
+  cudaMemPool_t pool = nullptr;
+  cudaError_t status = cudaGetDevice(&device);
+  if (status == cudaSuccess) {
+    status = cudaDeviceGetDefaultMemPool(&pool, device);
+  }
+  std::uint64_t bytes = 0;  // cuuint64_t
+  if (status == cudaSuccess) {
+    status = cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &bytes);
+    *used = bytes;
+  }
+  if (status == cudaSuccess) {
+    status = cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &bytes);
+    *peak = bytes;
+  }
+  return told(status);
+}
+
 int peer_access(int device, int peer, int* possible) {
   return told(cudaDeviceCanAccessPeer(possible, device, peer));
 }
@@ -136,6 +157,10 @@ int synchronize(void* stream) {
   return told(cudaStreamSynchronize(native(stream)));
 }
 
+int query_stream(void* stream) {
+  return told(cudaStreamQuery(native(stream)));
+}
+
 cudaEvent_t native_event(void* event) {
   return static_cast<cudaEvent_t>(event);
 }
@@ -160,10 +185,6 @@ int wait_event(void* stream, void* event) {
   return told(cudaStreamWaitEvent(native(stream), native_event(event)));
 }
 
-int synchronize_event(void* event) {
-  return told(cudaEventSynchronize(native_event(event)));
-}
-
 int query_event(void* event) {
   return told(cudaEventQuery(native_event(event)));
 }
@@ -184,18 +205,22 @@ int copy(void* to, const void* from, std::size_t bytes, void* stream) {
   return told(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, native(stream)));
 }
 
+int copy_to_peer(void* to, int to_device, const void* from, int from_device, std::size_t bytes,
+                 void* stream) {
+  return told(cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, native(stream)));
+}
+
 int fill(void* memory, int byte, std::size_t bytes, void* stream) {
   return told(cudaMemsetAsync(memory, byte, bytes, native(stream)));
 }
 
-const Api kApi{kAbiVersion,   error_text,     versions,       device_count,
-               device_info,   peer_access,    use_device,     memory_info,
-               allocate,      release,        register_host,  unregister_host,
-               create_stream, destroy_stream, synchronize,    create_event,
-               destroy_event, record_event,   wait_event,     synchronize_event,
-               query_event,   elapsed_ms,     copy_to_device, copy_to_host,
-               copy,          fill,           each,           rows,
-               update,        kMathApi,       kNcclApi};
+const Api kApi{
+    kAbiVersion,     error_text,    versions,       device_count, device_info,  peer_access,
+    use_device,      memory_info,   allocate,       release,      pool_memory,  register_host,
+    unregister_host, create_stream, destroy_stream, synchronize,  query_stream, create_event,
+    destroy_event,   record_event,  wait_event,     query_event,  elapsed_ms,   copy_to_device,
+    copy_to_host,    copy,          copy_to_peer,   fill,         each,         rows,
+    update,          kMathApi,      kNcclApi};
 
 }  // namespace
 }  // namespace paceline::cuda

@@ -21,15 +21,18 @@ void store_inputs(std::span<const float> inputs, Precision format, const Buffer&
 }  // namespace
 
 BatchUpload::BatchUpload(std::shared_ptr<GpuContext> context)
-    : context_(std::move(context)), stream_(context_->gpu().module()) {
+    : context_(std::move(context)), stream_(context_->gpu(), "of batches") {
   for (auto& slot : slots_) {
-    slot = std::make_unique<Slot>(context_->gpu().module());
+    slot = std::make_unique<Slot>(context_->gpu());
   }
 }
 
 BatchUpload::~BatchUpload() {
-  stream_.synchronize();
-  context_->gpu().stream().synchronize();
+  if (!stream_.drain() || !context_->gpu().stream().drain()) {
+    for (const auto& slot : slots_) {
+      context_->gpu().keep(std::move(slot->host));
+    }
+  }
 }
 
 std::size_t BatchUpload::label_offset(std::size_t inputs) const noexcept {
@@ -42,11 +45,11 @@ void BatchUpload::reserve(Slot& slot, std::size_t bytes) {
   if (bytes <= slot.host.size()) {
     return;
   }
-  stream_.synchronize();
+  stream_.synchronize("the upload of a batch");
   slot.pinned.reset();
   slot.host.grow(bytes);
-  slot.pinned = std::make_unique<PinnedRange>(context_->gpu().module(),
-                                              std::span(slot.host.data(), slot.host.size()));
+  slot.pinned =
+      std::make_unique<PinnedRange>(context_->gpu(), std::span(slot.host.data(), slot.host.size()));
   context_->grow(slot.device, bytes, "a batch");
 }
 
@@ -57,7 +60,7 @@ BatchUpload::OnDevice BatchUpload::put(const Batch& batch) {
   const std::size_t bytes = offset + batch.labels.size_bytes();
   if (bytes > 0) {
     reserve(slot, bytes);
-    slot.uploaded.synchronize();
+    slot.uploaded.synchronize("the upload of a batch (stream of batches)");
     store_inputs(batch.inputs, context_->input_format(), slot.host);
     std::memcpy(slot.host.data() + offset, batch.labels.data(), batch.labels.size_bytes());
     stream_.wait(slot.released);

@@ -39,7 +39,7 @@ class BatchUpload {
 
  private:
   struct Slot {
-    explicit Slot(const CudaModule& module) : uploaded(module), released(module) {}
+    explicit Slot(const Gpu& gpu) : uploaded(gpu), released(gpu) {}
     Buffer host;
     std::unique_ptr<PinnedRange> pinned;
     GpuMemory device;

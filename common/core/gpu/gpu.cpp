@@ -42,16 +42,22 @@ class GpuArena final : public DeviceArena {
 
 }  // namespace
 
-GpuEvent::GpuEvent(const CudaModule& module, bool timed) : module_(module) {
+GpuEvent::GpuEvent(const CudaModule& module, std::shared_ptr<const GpuWaits> waits, bool timed)
+    : module_(module), waits_(std::move(waits)) {
   module_.check(module_.api().create_event(&event_, timed ? 1 : 0), "creating an event");
 }
+
+GpuEvent::GpuEvent(const CudaModule& module, bool timed)
+    : GpuEvent(module, std::make_shared<GpuWaits>(module), timed) {}
+
+GpuEvent::GpuEvent(const Gpu& gpu, bool timed) : GpuEvent(gpu.module(), gpu.waits(), timed) {}
 
 GpuEvent::~GpuEvent() {
   static_cast<void>(module_.api().destroy_event(event_));
 }
 
-void GpuEvent::synchronize() const {
-  module_.check(module_.api().synchronize_event(event_), "waiting for an event");
+void GpuEvent::synchronize(std::string_view what) const {
+  waits_->until([this] { return module_.api().query_event(event_); }, what);
 }
 
 bool GpuEvent::reached() const {
@@ -69,9 +75,17 @@ double GpuEvent::seconds_since(const GpuEvent& begin) const {
   return static_cast<double>(ms) / 1e3;
 }
 
-GpuStream::GpuStream(const CudaModule& module, bool high_priority) : module_(module) {
+GpuStream::GpuStream(const CudaModule& module, std::shared_ptr<const GpuWaits> waits,
+                     std::string_view name, bool high_priority)
+    : module_(module), waits_(std::move(waits)), name_(name) {
   module_.check(module_.api().create_stream(&stream_, high_priority ? 1 : 0), "creating a stream");
 }
+
+GpuStream::GpuStream(const CudaModule& module, bool high_priority)
+    : GpuStream(module, std::make_shared<GpuWaits>(module), "of no name", high_priority) {}
+
+GpuStream::GpuStream(const Gpu& gpu, std::string_view name, bool high_priority)
+    : GpuStream(gpu.module(), gpu.waits(), name, high_priority) {}
 
 GpuStream::~GpuStream() {
   static_cast<void>(module_.api().destroy_stream(stream_));
@@ -85,8 +99,9 @@ void GpuStream::record(Event& event) {
   module_.check(module_.api().record_event(event.native(), stream_), "recording an event");
 }
 
-void GpuStream::synchronize() {
-  module_.check(module_.api().synchronize(stream_), "waiting for a stream");
+void GpuStream::synchronize(std::string_view what) {
+  waits_->until([this] { return module_.api().query_stream(stream_); },
+                fmt::format("{} (stream {})", what, name_));
 }
 
 GpuMemory::GpuMemory(Gpu& gpu, std::size_t bytes, std::string_view what)
@@ -107,8 +122,7 @@ GpuMemory::GpuMemory(Gpu& gpu, std::size_t bytes, std::string_view what)
 }
 
 GpuMemory::~GpuMemory() {
-  if (memory_ != nullptr) {
-    static_cast<void>(gpu_->api().synchronize(gpu_->stream().native()));
+  if (memory_ != nullptr && gpu_->stream().drain()) {
     static_cast<void>(gpu_->api().release(memory_));
     gpu_->held_ -= bytes_;
   }
@@ -126,16 +140,24 @@ GpuMemory& GpuMemory::operator=(GpuMemory&& other) noexcept {
   return *this;
 }
 
-PinnedRange::PinnedRange(const CudaModule& module, std::span<std::byte> memory)
-    : module_(module), memory_(memory) {
+PinnedRange::PinnedRange(const CudaModule& module, std::shared_ptr<const GpuWaits> waits,
+                         std::span<std::byte> memory)
+    : module_(module), waits_(std::move(waits)), memory_(memory) {
   if (!memory_.empty()) {
     module_.check(module_.api().register_host(memory_.data(), memory_.size()),
                   fmt::format("page-locking {} bytes of host memory", memory_.size()));
   }
 }
 
+PinnedRange::PinnedRange(const CudaModule& module, std::span<std::byte> memory)
+    : PinnedRange(module, nullptr, memory) {}
+
+PinnedRange::PinnedRange(const Gpu& gpu, std::span<std::byte> memory)
+    : PinnedRange(gpu.module(), gpu.waits(), memory) {}
+
 PinnedRange::~PinnedRange() {
-  if (!memory_.empty()) {
+  const bool stuck = waits_ != nullptr && waits_->given_up();
+  if (!memory_.empty() && !stuck) {
     static_cast<void>(module_.api().unregister_host(memory_.data()));
   }
 }
@@ -155,7 +177,8 @@ Gpu::Gpu(const CudaModule& module, const GpuOptions& options)
       api_(module.api()),
       options_(options),
       index_(existing(module, options.index)),
-      stream_(module) {}
+      waits_(std::make_shared<GpuWaits>(module, index_, options.timeout, options.abort)),
+      stream_(*this, "of computing") {}
 
 Gpu::~Gpu() {
   if (math_ != nullptr) {
@@ -164,7 +187,7 @@ Gpu::~Gpu() {
 }
 
 std::unique_ptr<Event> Gpu::make_event() {
-  return std::make_unique<GpuEvent>(module_);
+  return std::make_unique<GpuEvent>(*this);
 }
 
 std::unique_ptr<DeviceArena> Gpu::allocate(std::size_t floats, std::string_view what) {
@@ -190,13 +213,13 @@ void Gpu::multiply(std::span<float> values, float factor) {
 void Gpu::download(std::span<const float> values, std::span<float> host) {
   check(api_.copy_to_host(host.data(), values.data(), host.size_bytes(), stream_.native()),
         "copying to the host");
-  stream_.synchronize();
+  stream_.synchronize("the end of a copy to the host");
 }
 
 void Gpu::upload(std::span<const float> host, std::span<float> values) {
   check(api_.copy_to_device(values.data(), host.data(), host.size_bytes(), stream_.native()),
         "copying to the device");
-  stream_.synchronize();
+  stream_.synchronize("the end of a copy to the device");
 }
 
 void* Gpu::math() {

@@ -9,10 +9,13 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
+#include "common/base/buffer.h"
 #include "common/core/cuda/functors.h"
 #include "common/core/cuda_module.h"
 #include "common/core/device.h"
+#include "common/core/gpu/gpu_waits.h"
 
 namespace paceline {
 
@@ -23,33 +26,53 @@ class GpuEvent final : public Event {
  public:
   /// `timed`: elapsed_s() can be asked, at some cost per record.
   explicit GpuEvent(const CudaModule& module, bool timed = false);
+  explicit GpuEvent(const Gpu& gpu, bool timed = false);
   ~GpuEvent() override;
-  void synchronize() const override;
+  void synchronize() const override { synchronize("an event"); }
+  /// Until `what`, the work before the event, is done. Throws as GpuWaits::until does, with the
+  /// limits of the Gpu it was made from.
+  void synchronize(std::string_view what) const;
   [[nodiscard]] bool reached() const;
   [[nodiscard]] void* native() const noexcept override { return event_; }
   /// Device time between two timed events that were reached.
   [[nodiscard]] double seconds_since(const GpuEvent& begin) const;
 
  private:
+  GpuEvent(const CudaModule& module, std::shared_ptr<const GpuWaits> waits, bool timed);
+
   const CudaModule& module_;
+  std::shared_ptr<const GpuWaits> waits_;
   void* event_ = nullptr;
 };
 
 class GpuStream final : public Stream {
  public:
   explicit GpuStream(const CudaModule& module, bool high_priority = false);
+  /// `name` is for messages.
+  GpuStream(const Gpu& gpu, std::string_view name, bool high_priority = false);
   ~GpuStream() override;
   [[nodiscard]] void* native() const noexcept override { return stream_; }
   void wait(const Event& event) override;
   void record(Event& event) override;
-  void synchronize() override;
+  void synchronize() override { synchronize("the end of what is queued"); }
+  /// Throws as GpuWaits::until does, with the limits of the Gpu it was made from.
+  void synchronize(std::string_view what);
+  /// For destructors; see GpuWaits::drain.
+  bool drain() const noexcept { return waits_->drain(stream_); }
 
  private:
+  friend class Gpu;
+  GpuStream(const CudaModule& module, std::shared_ptr<const GpuWaits> waits, std::string_view name,
+            bool high_priority);
+
   const CudaModule& module_;
+  std::shared_ptr<const GpuWaits> waits_;
+  std::string name_;
   void* stream_ = nullptr;
 };
 
-/// Device memory, not cleared. Outlived by the Gpu; its end waits for the compute stream.
+/// Device memory, not cleared. Outlived by the Gpu; its end waits for the compute stream, and
+/// leaves the memory to the process's end where that is stuck.
 class GpuMemory {
  public:
   GpuMemory() = default;
@@ -76,12 +99,18 @@ class GpuMemory {
 class PinnedRange {
  public:
   PinnedRange(const CudaModule& module, std::span<std::byte> memory);
+  /// Stays locked where the Gpu is stuck.
+  PinnedRange(const Gpu& gpu, std::span<std::byte> memory);
   ~PinnedRange();
   PinnedRange(const PinnedRange&) = delete;
   PinnedRange& operator=(const PinnedRange&) = delete;
 
  private:
+  PinnedRange(const CudaModule& module, std::shared_ptr<const GpuWaits> waits,
+              std::span<std::byte> memory);
+
   const CudaModule& module_;
+  std::shared_ptr<const GpuWaits> waits_;
   std::span<std::byte> memory_;
 };
 
@@ -96,6 +125,8 @@ struct GpuOptions {
   int index = 0;      ///< among module.devices()
   bool tf32 = false;  ///< fp32 products on tensor cores
   Fusing attention = Fusing::ordered;
+  Nanoseconds timeout = GpuWaits::kUsualTimeout;  ///< of each wait of the host
+  const AbortToken* abort = nullptr;              ///< ends waits; outlives the Gpu
 };
 
 /// Throws ConfigError naming cuda.device where a usable module has no GPU of that index.
@@ -133,6 +164,11 @@ class Gpu final : public Device {
   [[nodiscard]] std::size_t math_bytes() const noexcept {
     return math_ != nullptr ? api_.math.workspace_bytes(math_) : 0;
   }
+  /// Limits of the host's waits for this GPU.
+  [[nodiscard]] const std::shared_ptr<const GpuWaits>& waits() const noexcept { return waits_; }
+  /// For a destructor whose drain() failed: host memory that the GPU may still use lives on until
+  /// this ends.
+  void keep(Buffer memory) { kept_.push_back(std::move(memory)); }
   void make_current() const;
   /// Throws Error "CUDA: WHAT: text" unless status is a success.
   void check(int status, std::string_view what) const { module_.check(status, what); }
@@ -165,6 +201,8 @@ class Gpu final : public Device {
   const cuda::Api& api_;
   GpuOptions options_;
   int index_;
+  std::shared_ptr<const GpuWaits> waits_;
+  std::vector<Buffer> kept_;
   GpuStream stream_;
   void* math_ = nullptr;
   std::size_t held_ = 0;

@@ -21,7 +21,12 @@ GpuSequential::GpuSequential(std::string name, std::vector<std::unique_ptr<Layer
 }
 
 GpuSequential::~GpuSequential() {
-  context_->gpu().stream().synchronize();
+  context_->gpu().stream().drain();
+}
+
+void GpuSequential::begin_step(std::int64_t step) {
+  step_ = step;
+  LayeredModel::begin_step(step);
 }
 
 std::span<float> GpuSequential::buffers() {
@@ -111,7 +116,8 @@ void GpuSequential::loss(const Batch& batch, const std::int32_t* labels, bool wi
         scale};
     context_->gpu().rows(places, row, "softmax");
   });
-  results.put(losses, correct, places, 1.0 / static_cast<double>(positions()));
+  results.put(losses, correct, places, 1.0 / static_cast<double>(positions()),
+              with_gradient ? step_ : ResultQueue::kNoStep);
 }
 
 void GpuSequential::backward(const Batch& batch, const float* weights, std::span<float> gradients,

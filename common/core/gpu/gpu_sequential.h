@@ -18,7 +18,8 @@ namespace paceline {
 /// borrowed during the call only. Hooks are called as work is queued, so that one may make the
 /// stream wait or mark a point in it. The host waits where memory grows (a larger batch than any
 /// before), where a batch comes while the two before it are not uploaded yet, in take_result(),
-/// evaluate_batch(), buffers(), and for SyncBatchNorm's statistics.
+/// evaluate_batch(), buffers(), and for SyncBatchNorm's statistics; each wait ends as GpuWaits
+/// says.
 ///
 /// Inputs are rounded to the context's format of inputs; losses are fp32.
 class GpuSequential final : public LayeredModel {
@@ -29,6 +30,7 @@ class GpuSequential final : public LayeredModel {
                 std::shared_ptr<GpuContext> context, const ModelOptions& options);
   ~GpuSequential() override;
 
+  void begin_step(std::int64_t step) override;
   [[nodiscard]] bool asynchronous() const noexcept override { return true; }
   /// Waits for what is queued and returns the host's copy; what is written to it before the next
   /// batch comes takes effect with that batch.
@@ -63,6 +65,7 @@ class GpuSequential final : public LayeredModel {
   ResultQueue results_;     // of training
   ResultQueue evaluation_;  // of parts of a batch
   std::int64_t capacity_ = 0;
+  std::int64_t step_ = ResultQueue::kNoStep;
   GpuMemory activations_;
   GpuMemory gradients_;               // two halves
   GpuMemory losses_;                  // fp32, then a byte each for right or wrong

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/core/gpu/host_staging.h"
 
+#include <fmt/format.h>
+
 #include <deque>
 #include <optional>
 #include <vector>
@@ -19,7 +21,7 @@ class HostStagedSynchronizer final : public Synchronizer {
   ~HostStagedSynchronizer() override {
     for (const std::optional<GpuStream>* stream : {&down_, &up_}) {
       if (*stream) {
-        static_cast<void>(gpu_->api().synchronize((*stream)->native()));
+        (*stream)->drain();
       }
     }
   }
@@ -39,15 +41,15 @@ class HostStagedSynchronizer final : public Synchronizer {
     gpu_ = &as_gpu(device);
     plan_ = plan;
     host_ = inner_->bind(plan, host_device_, optimizer, init);
-    pinned_weights_.emplace(gpu_->module(), std::as_writable_bytes(host_.weights));
-    pinned_gradients_.emplace(gpu_->module(), std::as_writable_bytes(host_.gradients));
+    pinned_weights_.emplace(*gpu_, std::as_writable_bytes(host_.weights));
+    pinned_gradients_.emplace(*gpu_, std::as_writable_bytes(host_.gradients));
     weights_ = gpu_->allocate(plan.elements(), "the weights");
     gradients_ = gpu_->allocate(plan.elements(), "the gradients");
-    down_.emplace(gpu_->module(), true);
-    up_.emplace(gpu_->module(), true);
+    down_.emplace(*gpu_, "of gradients to the host", true);
+    up_.emplace(*gpu_, "of weights to the GPU", true);
     for (BucketId b = 0; b < plan.count(); ++b) {
-      arrived_.push_back(std::make_unique<GpuEvent>(gpu_->module()));
-      uploaded_.push_back(std::make_unique<GpuEvent>(gpu_->module()));
+      arrived_.push_back(std::make_unique<GpuEvent>(*gpu_));
+      uploaded_.push_back(std::make_unique<GpuEvent>(*gpu_));
     }
     gpu_->upload(host_.weights, weights_->values());
     return {weights_->values(), gradients_->values()};
@@ -82,7 +84,9 @@ class HostStagedSynchronizer final : public Synchronizer {
   StepReport commit() override {
     const std::int64_t begin = now_ns();
     while (!on_the_way_.empty()) {
-      arrived_[static_cast<std::size_t>(on_the_way_.front())]->synchronize();
+      const BucketId b = on_the_way_.front();
+      arrived_[static_cast<std::size_t>(b)]->synchronize(
+          fmt::format("the gradient of bucket {} (stream of gradients to the host)", b));
       forward_first();
     }
     const std::int64_t device_ns = now_ns() - begin;
@@ -96,7 +100,7 @@ class HostStagedSynchronizer final : public Synchronizer {
     for (BucketId b = 0; b < plan_.count(); ++b) {
       upload(b);
     }
-    up_->synchronize();
+    up_->synchronize("the updated weights");
   }
 
   void save(StateWriter& writer) const override { inner_->save(writer); }

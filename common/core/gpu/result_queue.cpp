@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
 
 #include "common/base/error.h"
 
@@ -17,21 +18,29 @@ constexpr std::int64_t kMostParts = 256;
 constexpr std::int64_t kPlacesOfPart = 1024;
 constexpr auto kSlots = static_cast<std::size_t>(Model::kOpenResults);
 
+std::string loss_of(std::int64_t step) {
+  return step == ResultQueue::kNoStep
+             ? "the loss of a batch outside of steps (stream of computing)"
+             : fmt::format("the loss of step {} (stream of computing)", step);
+}
+
 }  // namespace
 
 ResultQueue::ResultQueue(std::shared_ptr<GpuContext> context)
     : context_(std::move(context)),
       host_(kSlots * sizeof(LossSum)),
-      pinned_(std::make_unique<PinnedRange>(context_->gpu().module(),
-                                            std::span(host_.data(), host_.size()))),
+      pinned_(
+          std::make_unique<PinnedRange>(context_->gpu(), std::span(host_.data(), host_.size()))),
       sums_(context_->gpu(), (kMostParts + kSlots) * sizeof(LossSum), "sums of losses") {
   for (auto& event : copied_) {
-    event = std::make_unique<GpuEvent>(context_->gpu().module());
+    event = std::make_unique<GpuEvent>(context_->gpu());
   }
 }
 
 ResultQueue::~ResultQueue() {
-  context_->gpu().stream().synchronize();
+  if (!context_->gpu().stream().drain()) {
+    context_->gpu().keep(std::move(host_));
+  }
 }
 
 void ResultQueue::check_room() const {
@@ -41,7 +50,7 @@ void ResultQueue::check_room() const {
 }
 
 void ResultQueue::put(const float* loss, const std::uint8_t* correct, std::int64_t places,
-                      double share) {
+                      double share, std::int64_t step) {
   check_room();
   Gpu& gpu = context_->gpu();
   const std::size_t slot = put_ % kSlots;
@@ -55,6 +64,7 @@ void ResultQueue::put(const float* loss, const std::uint8_t* correct, std::int64
                                    gpu.stream().native()),
             "reading a loss");
   gpu.stream().record(*copied_[slot]);
+  steps_[slot] = step;
   ++put_;
 }
 
@@ -63,7 +73,7 @@ BatchResult ResultQueue::take() {
     throw Error("there is no batch whose result was not taken");
   }
   const std::size_t slot = taken_ % kSlots;
-  copied_[slot]->synchronize();
+  copied_[slot]->synchronize(loss_of(steps_[slot]));
   ++taken_;
   const LossSum& sum = host_.as<LossSum>()[slot];
   return {sum.loss, sum.correct};

@@ -24,9 +24,12 @@ class ResultQueue {
   /// Throws Error when Model::kOpenResults are waiting to be taken.
   void check_room() const;
   /// Queues the sums over `places` losses and marks of right answers in the GPU's memory, times
-  /// `share`, where there is room.
-  void put(const float* loss, const std::uint8_t* correct, std::int64_t places, double share);
-  /// The oldest; waits for it. Throws Error when there is none.
+  /// `share`, where there is room. `step` is for messages, kNoStep: none.
+  static constexpr std::int64_t kNoStep = -1;
+  void put(const float* loss, const std::uint8_t* correct, std::int64_t places, double share,
+           std::int64_t step);
+  /// The oldest; waits for it within the Gpu's limits. Throws Error when there is none, and as
+  /// GpuWaits::until does.
   BatchResult take();
   [[nodiscard]] std::size_t open() const noexcept { return put_ - taken_; }
   [[nodiscard]] std::size_t device_bytes() const noexcept { return sums_.size(); }
@@ -37,6 +40,7 @@ class ResultQueue {
   std::unique_ptr<PinnedRange> pinned_;
   GpuMemory sums_;  // of the parts of one batch, then a total for each slot
   std::array<std::unique_ptr<GpuEvent>, Model::kOpenResults> copied_;
+  std::array<std::int64_t, Model::kOpenResults> steps_{};  // by slot
   std::size_t put_ = 0;
   std::size_t taken_ = 0;
 };

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long the host waits for a GPU, and what it says when that was too long.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <string_view>
+
+#include "common/base/abort.h"
+#include "common/base/time.h"
+#include "common/core/cuda_module.h"
+
+namespace paceline {
+
+/// CUDA's own waits know no end, so the host asks again and again. Any thread, on the device whose
+/// work it is.
+class GpuWaits {
+ public:
+  static constexpr Nanoseconds kUsualTimeout = std::chrono::seconds(60);
+
+  /// `index` is the GPU's, for messages, -1: not known. `abort` may be null. All outlive it.
+  explicit GpuWaits(const CudaModule& module, int index = -1, Nanoseconds timeout = kUsualTimeout,
+                    const AbortToken* abort = nullptr)
+      : module_(module), index_(index), timeout_(timeout), abort_(abort) {}
+
+  using Query = std::function<int()>;  ///< cuda::kNotReady, or how it ended
+  /// Until `query` says something else than kNotReady. Throws TimeoutError naming `what`, the
+  /// AbortToken's reason, or Error in CUDA's words.
+  void until(const Query& query, std::string_view what) const;
+
+  /// For destructors: until `stream` is idle, for some seconds at most once the job is being
+  /// aborted, and not at all after a wait that timed out. False where it may still be at work: what
+  /// it works on must then stay.
+  bool drain(void* stream) const noexcept;
+
+  /// A wait timed out: the GPU is taken to be stuck.
+  [[nodiscard]] bool given_up() const noexcept { return given_up_.load(); }
+
+ private:
+  /// kNotReady when `timeout` was over first. `heeds_abort`: throws its reason.
+  [[nodiscard]] int poll(const Query& query, Nanoseconds timeout, bool heeds_abort) const;
+
+  const CudaModule& module_;
+  int index_;
+  Nanoseconds timeout_;
+  const AbortToken* abort_;
+  mutable std::atomic<bool> given_up_{false};
+};
+
+}  // namespace paceline

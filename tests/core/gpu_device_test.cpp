@@ -131,6 +131,30 @@ TEST(GpuDevice, AStreamThatNeverEndsIsATimeoutThatNamesIt) {
   event.synchronize();
 }
 
+/// Their times are the host's clock, no GPU's.
+TEST(GpuDevice, TimedEventsAndCopiesBetweenDevices) {
+  Gpu gpu(host(), {});
+  const std::vector<float> a = test::values(1, 4096);
+  const auto from = gpu.allocate(a.size(), "a test");
+  const auto to = gpu.allocate(a.size(), "a test");
+  gpu.upload(a, from->values());
+  GpuEvent begin(gpu, true);
+  GpuEvent end(gpu, true);
+  gpu.stream().record(begin);
+  gpu.check(gpu.api().copy_to_peer(to->values().data(), 1, from->values().data(), 0,
+                                   from->values().size_bytes(), gpu.stream().native()),
+            "copying to another device");
+  gpu.stream().record(end);
+  end.synchronize("a copy");
+  EXPECT_GE(end.seconds_since(begin), 0.0);
+  EXPECT_LT(end.seconds_since(begin), 60.0);
+  std::vector<float> out(a.size());
+  gpu.download(to->values(), out);
+  EXPECT_EQ(out, a);
+  const GpuEvent never(gpu, true);
+  EXPECT_THROW(static_cast<void>(end.seconds_since(never)), Error);
+}
+
 TEST(GpuDevice, MemoryOfAStuckStreamIsLeftAlone) {
   Gpu gpu(host(), impatient());
   const NeverDone stuck(gpu.stream());

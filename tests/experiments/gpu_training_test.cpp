@@ -90,6 +90,11 @@ TEST(GpuTraining, NcclFollowsTheCpu) {
     config.optimizer.lr = 1e-3;
     config.optimizer.clip_norm = 0.5;
     expect_follows_the_cpu(config, 2e-4);
+    for (const char* by_tensor : {"lars", "lamb"}) {
+      config.optimizer.name = by_tensor;
+      config.optimizer.lr = 0.01;
+      expect_follows_the_cpu(config, 1e-4);
+    }
   }
   Config config = gpu_job("nccl", 2);
   config.precision.compute = "fp16";

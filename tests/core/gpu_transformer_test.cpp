@@ -50,11 +50,12 @@ TEST(GpuTransformer, FusedAttentionKeepsNoShares) {
   };
   const auto [kept, scratch] = planned(true);
   const auto [kept_apart, scratch_apart] = planned(false);
-  constexpr std::size_t kRows = 100 * 2 * 7;
-  constexpr std::size_t kPadding = 256;
-  EXPECT_NEAR(static_cast<double>(kept_apart - kept), 2.0 * kRows * 7 - 4.0 * kRows, kPadding);
+  constexpr std::size_t kShares = 100 * 2 * 7;
+  constexpr std::size_t kUnaligned = 256;
+  EXPECT_NEAR(static_cast<double>(kept_apart - kept), 2.0 * kShares * 7 - 4.0 * kShares,
+              kUnaligned);
   EXPECT_NEAR(static_cast<double>(scratch_apart - scratch),
-              2.0 * kRows * 7 + 2.0 * 100 * 7 * 4 * 16, 3 * kPadding);
+              2.0 * kShares * 7 + 2.0 * 100 * 7 * 4 * 16, 3 * kUnaligned);
 }
 
 TEST(GpuTransformer, WhyAttentionIsNotFusedCanBeAsked) {

@@ -20,11 +20,13 @@ class Rig {
  public:
   Rig(int world, PsRule rule, std::vector<std::size_t> buckets = {8}, float clip_norm = 0.0F)
       : Rig(job_of(world, rule, std::move(buckets), clip_norm)) {}
-  explicit Rig(const JobDescription& job, float first_weight = 0.0F)
+  explicit Rig(const JobDescription& job, float first_weight = 0.0F,
+               const ShardMaker& make_shard = make_host_shard)
       : world_(job.world),
         plan_(job.buckets),
         partition_(plan_, 1),
-        server_({0, 1, job.world, kNonce, job.rule, false, job.format}, make_policy(job.rule)),
+        server_({0, 1, job.world, kNonce, job.rule, false, job.format}, make_policy(job.rule),
+                make_shard),
         inbox_(static_cast<std::size_t>(job.world)) {
     for (int w = 0; w < world_; ++w) {
       clients_.emplace_back(w, kNonce, partition_, job.format.weights());

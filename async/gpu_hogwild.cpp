@@ -51,7 +51,7 @@ class GpuHogwildSynchronizer final : public Synchronizer {
   /// The others' kernels may still write what the last worker to go releases.
   ~GpuHogwildSynchronizer() override {
     if (gpu_ != nullptr) {
-      static_cast<void>(gpu_->api().synchronize(gpu_->stream().native()));
+      gpu_->stream().drain();
     }
   }
 

@@ -105,6 +105,16 @@ MemorySummary counted_memory(const Synchronizer& synchronizer, const Model& mode
       static_cast<std::int64_t>(use.staging),   static_cast<std::int64_t>(use.residual)};
 }
 
+void fill_peaks(Summary& summary, Communicator& workers, const Device& device) {
+  const double mine[] = {static_cast<double>(peak_rss_bytes()),
+                         static_cast<double>(device.peak_bytes())};
+  const std::vector<double> peaks = workers.max(mine);
+  summary.peak_rss_bytes = static_cast<std::int64_t>(peaks[0]);
+  if (device.kind() == DeviceKind::cuda) {
+    summary.peak_device_bytes = static_cast<std::int64_t>(peaks[1]);
+  }
+}
+
 void fill_outcome(Summary& summary, const TrainOutcome& outcome) {
   summary.steps = outcome.steps;
   summary.samples = outcome.samples;
@@ -222,8 +232,7 @@ void run_worker(const WorkerContext& context, const Backend& backend, const Data
   recorder.finish();
   fill_outcome(summary, outcome);
   summary.weights_sha256 = agreed_digest(context, weights_on_host(*device, view.weights));
-  const double peak[] = {static_cast<double>(peak_rss_bytes())};
-  summary.peak_rss_bytes = static_cast<std::int64_t>(context.workers.max(peak)[0]);
+  fill_peaks(summary, context.workers, *device);
   summary.memory = counted_memory(*synchronizer, *model);
   constexpr double kLateStepsAllowed = 0.05;
   summary.host_bound = summary.late_fraction > kLateStepsAllowed;

@@ -38,7 +38,7 @@ class GpuShard final : public Shard {
   }
 
   /// An update that threw may have left copies under way.
-  ~GpuShard() override { static_cast<void>(gpu_.api().synchronize(gpu_.stream().native())); }
+  ~GpuShard() override { gpu_.stream().drain(); }
 
   void set_weights(std::size_t key, std::span<const float> values) override {
     const std::span<float> version = next_version(key);

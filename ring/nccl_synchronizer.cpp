@@ -60,8 +60,8 @@ class NcclSynchronizer final : public Synchronizer {
     monitor_.reset();
     comms_.reset();
     if (gpu_ != nullptr && stream_) {  // nothing may run on memory that is freed
-      static_cast<void>(gpu_->api().synchronize(stream_->native()));
-      static_cast<void>(gpu_->api().synchronize(gpu_->stream().native()));
+      stream_->drain();
+      gpu_->stream().drain();
     }
   }
 

@@ -78,6 +78,9 @@ class Device {
   virtual void download(std::span<const float> values, std::span<float> host);
   virtual void upload(std::span<const float> host, std::span<float> values);
 
+  /// Of the device's own memory, taken by this process so far at most; 0 where it is the host's.
+  [[nodiscard]] virtual std::size_t peak_bytes() const { return 0; }
+
  private:
   Stream stream_;
 };

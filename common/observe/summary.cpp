@@ -30,6 +30,10 @@ class FieldWriter {
   void field(const char* name, const std::optional<T>& value) {
     json_[name] = value ? Json(*value) : Json(nullptr);
   }
+  template <typename T>
+  void added(const char* name, const std::optional<T>& value) {
+    field(name, value);
+  }
   void maybe_nan(const char* name, double value) { json_[name] = value; }  // NaN dumps as null
   template <typename F>
   void object(const char* name, F&& describe_inner) {
@@ -99,6 +103,12 @@ class FieldReader {
   void field(const char* name, std::optional<T>& value) {
     value.reset();
     if (!at(name).is_null()) field(name, value.emplace());
+  }
+  /// Runs of an earlier version lack it.
+  template <typename T>
+  void added(const char* name, std::optional<T>& value) {
+    value.reset();
+    if (json_.contains(name)) field(name, value);
   }
   void maybe_nan(const char* name, double& value) {
     if (at(name).is_null()) {
@@ -191,6 +201,7 @@ void describe(Visitor& visitor, S& s) {
   visitor.field("samples", s.samples);
   describe_measurements(visitor, s);
   visitor.field("peak_rss_bytes", s.peak_rss_bytes);
+  visitor.added("peak_device_bytes", s.peak_device_bytes);
   visitor.object("link", [&](auto&& link) {
     link.object("inter", [&](auto&& one) { describe_link(one, s.link_inter); });
     link.object("intra", [&](auto&& one) { describe_link(one, s.link_intra); });

@@ -74,6 +74,8 @@ struct Summary {
   std::optional<double> time_to_target_s;  ///< empty: not reached, or no target
   std::string weights_sha256;
   std::int64_t peak_rss_bytes = 0;  ///< the largest rank's
+  /// GPU memory that one rank took at most, the largest rank's; empty: none was used.
+  std::optional<std::int64_t> peak_device_bytes;
   LinkSummary link_inter;
   LinkSummary link_intra;
   bool host_bound = false;     ///< ranks could not keep the emulated device's pace

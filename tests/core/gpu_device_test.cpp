@@ -69,6 +69,26 @@ TEST(GpuDevice, OutOfMemoryNamesWhatWantedHowMuch) {
   EXPECT_EQ(gpu.held_bytes(), before);
 }
 
+TEST(GpuDevice, PeakIsOfArenasAndOfThePool) {
+  cuda::Api table = test::host_module();
+  constexpr std::size_t kPool = 12345;
+  table.pool_memory = [](std::size_t* used, std::size_t* peak) {
+    *used = 0;
+    *peak = kPool;
+    return cuda::kSuccess;
+  };
+  const CudaModule module(table);
+  Gpu gpu(module, {});
+  {
+    const auto first = gpu.allocate(1000, "first");
+    const auto second = gpu.allocate(24, "second");
+  }
+  static_cast<void>(gpu.allocate(100, "third"));
+  EXPECT_EQ(gpu.held_bytes(), 0U);
+  EXPECT_EQ(gpu.peak_bytes(), 4096 + kPool);
+  EXPECT_EQ(Device().peak_bytes(), 0U);
+}
+
 TEST(GpuDevice, LarsAndLambAreTheCpus) {
   Gpu gpu(host(), {});
   test::expect_same_layerwise(gpu, 1e-6);

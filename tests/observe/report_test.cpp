@@ -63,6 +63,7 @@ Summary full_summary() {
   s.time_to_target_s = 20.25;
   s.weights_sha256 = "abc";
   s.peak_rss_bytes = 123'456'789;
+  s.peak_device_bytes = 987'654'321;
   s.link_inter = {"1gbit,50us", 0.998e9, 1.1e-4};
   s.host_bound = true;
   s.late_fraction = 0.125;
@@ -114,6 +115,7 @@ TEST(Summary, HasTheFieldsThatToolsRelyOn) {
                            "time_to_target_s",
                            "weights_sha256",
                            "peak_rss_bytes",
+                           "peak_device_bytes",
                            "link",
                            "host_bound"}) {
     EXPECT_TRUE(parsed.contains(name)) << name;
@@ -142,6 +144,12 @@ TEST(Summary, SchemaPageNamesEveryField) {
   EXPECT_GT(names.size(), 40U);
   names.emplace_back("staleness.histogram");
   for (const std::string& name : names) EXPECT_TRUE(has(page, "`" + name + "`")) << name;
+}
+
+TEST(Summary, OfAnEarlierVersionHasNoPeakOfADevice) {
+  json parsed = json::parse(summary_to_json(full_summary()));
+  parsed.erase("peak_device_bytes");
+  EXPECT_FALSE(summary_from_json(parsed.dump(), "run/summary.json").peak_device_bytes.has_value());
 }
 
 TEST(Summary, RefusesNamingFileAndField) {

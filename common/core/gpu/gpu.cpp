@@ -234,6 +234,13 @@ void* Gpu::math() {
   return math_;
 }
 
+std::size_t Gpu::peak_bytes() const {
+  std::size_t used = 0;
+  std::size_t most = 0;
+  check(api_.pool_memory(&used, &most), "asking for the pool's memory");
+  return peak_ + most;
+}
+
 void Gpu::make_current() const {
   check(api_.use_device(index_), "choosing the device");
 }

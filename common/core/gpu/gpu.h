@@ -172,9 +172,11 @@ class Gpu final : public Device {
   void make_current() const;
   /// Throws Error "CUDA: WHAT: text" unless status is a success.
   void check(int status, std::string_view what) const { module_.check(status, what); }
-  /// Bytes held by GpuMemory and arenas now, and at most.
+  /// Bytes held by GpuMemory and arenas now.
   [[nodiscard]] std::size_t held_bytes() const noexcept { return held_; }
-  [[nodiscard]] std::size_t peak_bytes() const noexcept { return peak_; }
+  /// The most of them, and the most that this process took from the stream-ordered pool: as the two
+  /// need not fall together, a bound from above.
+  [[nodiscard]] std::size_t peak_bytes() const override;
 
   /// Queues f(i) for i in [0, n), or f(team, row) for every row, on stream() or `on`.
   template <typename F>

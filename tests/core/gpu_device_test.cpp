@@ -136,7 +136,13 @@ std::string timeout_of(const Wait& wait) {
   return "no timeout";
 }
 
-TEST(GpuDevice, AStreamThatNeverEndsIsATimeoutThatNamesIt) {
+/// What a stuck Gpu leaves in place is left until the test is over.
+class StuckGpu : public testing::Test {
+ protected:
+  ~StuckGpu() override { test::free_host_module(); }
+};
+
+TEST_F(StuckGpu, AStreamThatNeverEndsIsATimeoutThatNamesIt) {
   Gpu gpu(host(), impatient());
   GpuStream copies(gpu, "of copies");
   const GpuEvent event(gpu);
@@ -175,7 +181,7 @@ TEST(GpuDevice, TimedEventsAndCopiesBetweenDevices) {
   EXPECT_THROW(static_cast<void>(end.seconds_since(never)), Error);
 }
 
-TEST(GpuDevice, MemoryOfAStuckStreamIsLeftAlone) {
+TEST_F(StuckGpu, MemoryOfAStuckStreamIsLeftAlone) {
   Gpu gpu(host(), impatient());
   const NeverDone stuck(gpu.stream());
   const std::size_t before = gpu.held_bytes();
@@ -183,7 +189,7 @@ TEST(GpuDevice, MemoryOfAStuckStreamIsLeftAlone) {
   EXPECT_EQ(gpu.held_bytes(), before + 1000) << "work on it may still come";
 }
 
-TEST(GpuDevice, AnAbortEndsAWait) {
+TEST_F(StuckGpu, AnAbortEndsAWait) {
   AbortToken abort;
   GpuOptions options;
   options.abort = &abort;
@@ -193,7 +199,7 @@ TEST(GpuDevice, AnAbortEndsAWait) {
   EXPECT_THROW(gpu.stream().synchronize(), PeerLost);
 }
 
-TEST(GpuDevice, ALossThatDoesNotComeNamesItsStep) {
+TEST_F(StuckGpu, ALossThatDoesNotComeNamesItsStep) {
   std::vector<float> values(4, 0.5F);
   const std::vector<std::int32_t> labels{1};
   const std::vector<float> weights = test::values(1, 15);

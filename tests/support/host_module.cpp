@@ -378,6 +378,16 @@ std::size_t host_module_bytes() {
   return memory.held;
 }
 
+void free_host_module() {
+  HostMemory& memory = host_memory();
+  const std::lock_guard lock(memory.mutex);
+  for (const auto& [block, bytes] : memory.blocks) {
+    std::free(block);
+  }
+  memory.blocks.clear();
+  memory.held = 0;
+}
+
 void refuse_host_attention(std::int64_t samples) {
   refused_samples() = samples;
 }

@@ -18,6 +18,9 @@ namespace paceline::test {
 [[nodiscard]] std::size_t host_module_bytes();
 void limit_host_module(std::size_t bytes);
 
+/// Frees what a stuck Gpu left in place; no other may hold memory.
+void free_host_module();
+
 /// From now on attention of that many samples is not fused; 0: of any.
 void refuse_host_attention(std::int64_t samples);
 

@@ -34,12 +34,10 @@ std::unique_ptr<Device> make_device(const WorkerContext& context, const CudaModu
     return std::make_unique<Device>();
   }
   const int local = local_rank(context.workers);
-  const auto gpus = std::max(1, static_cast<int>(module.devices().size()));
   const bool one_for_all = find_backend(context.config.sync).traits.shared_weights;
-  const int own = one_for_all ? 0 : local % gpus;
   const CudaConfig& cuda = context.config.cuda;
   GpuOptions options;
-  options.index = cuda.device >= 0 ? cuda.device : own;
+  options.index = choose_gpu(module, cuda.device, one_for_all ? 0 : local);
   options.tf32 = cuda.tf32;
   options.attention = fusing(cuda.attention);
   options.timeout = 2 * context.config.comm.timeout;  // so that a lost rank is named before

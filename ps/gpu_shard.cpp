@@ -33,7 +33,7 @@ class GpuShard final : public Shard {
         state_(gpu_.allocate(moments_ * total_, "a server's optimizer state")),
         gradient_(gpu_.allocate(largest_of(elements), "a server's gradient")),
         staging_(largest_of(elements) * sizeof(float)),
-        pinned_staging_(module, {staging_.data(), staging_.size()}) {
+        pinned_staging_(gpu_, {staging_.data(), staging_.size()}) {
     std::exclusive_scan(elements.begin(), elements.end(), begins_.begin(), std::size_t{0});
   }
 
@@ -109,7 +109,7 @@ class GpuShard final : public Shard {
   /// Page-locked at its first use.
   [[nodiscard]] std::span<float> next_version(std::size_t key) {
     const std::span<float> version = versions(key).next();
-    pinned_versions_.try_emplace(version.data(), gpu_.module(), std::as_writable_bytes(version));
+    pinned_versions_.try_emplace(version.data(), gpu_, std::as_writable_bytes(version));
     return version;
   }
 

@@ -3,11 +3,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <random>
 #include <string>
 
 #include "common/comm/machine_identity.h"
+#include "common/core/gpu/gpu.h"
 #include "ps/gpu_shard.h"
 
 namespace paceline {
@@ -30,8 +30,7 @@ ShardMaker shard_maker(const Config& config, const Rendezvous& met, CudaSource c
     return make_host_shard;
   }
   const CudaModule& module = cuda();
-  const auto gpus = std::max(1, static_cast<int>(module.devices().size()));
-  return gpu_shard_maker(module, config.cuda.device >= 0 ? config.cuda.device : met.local % gpus);
+  return gpu_shard_maker(module, choose_gpu(module, config.cuda.device, met.local));
 }
 
 }  // namespace
@@ -46,10 +45,6 @@ bool colocated(const Config& config) {
 
 int server_node(const Config& config, const Topology& topology, int server) {
   return colocated(config) ? topology.node_of_rank(server) : topology.node_of_server(server);
-}
-
-GradientFormat job_format(const Config& config) {
-  return {config.compress, config.sync_options.wire, config.seed};
 }
 
 /// Member 0 gives the nonce, each member with a server its endpoints.

@@ -21,8 +21,6 @@ using CudaSource = const CudaModule& (*)();
 [[nodiscard]] bool colocated(const Config& config);
 /// The emulated node that a server sits on.
 [[nodiscard]] int server_node(const Config& config, const Topology& topology, int server);
-/// How gradients travel in this job.
-[[nodiscard]] GradientFormat job_format(const Config& config);
 
 /// What the members of a job tell each other before the first message.
 struct Rendezvous {

@@ -27,10 +27,6 @@ std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-GradientFormat format_of(const Config& config) {
-  return {config.compress, config.sync_options.wire, config.seed};
-}
-
 /// Without a branch, so that compilers vectorise it.
 bool all_finite(std::span<const float> values) noexcept {
   constexpr std::uint32_t kExponent = 0x7F800000U;
@@ -44,7 +40,7 @@ bool all_finite(std::span<const float> values) noexcept {
 class SummableReducer final : public GradientReducer {
  public:
   SummableReducer(const ReducerPlace& place, std::unique_ptr<Codec> codec)
-      : format_(format_of(place.config)),
+      : format_(job_format(place.config)),
         rank_(place.transport.rank()),
         plan_(place.plan),
         sum_(place),
@@ -99,7 +95,7 @@ class SummableReducer final : public GradientReducer {
 class GatherReducer final : public GradientReducer {
  public:
   GatherReducer(const ReducerPlace& place, std::unique_ptr<Codec> codec)
-      : format_(format_of(place.config)),
+      : format_(job_format(place.config)),
         rank_(place.transport.rank()),
         world_(place.transport.size()),
         plan_(place.plan),

@@ -23,7 +23,7 @@ NcclMonitor::~NcclMonitor() {
 
 std::unique_ptr<GpuEvent> NcclMonitor::event() {
   if (spare_.empty()) {
-    return std::make_unique<GpuEvent>(gpu_.module(), true);
+    return std::make_unique<GpuEvent>(gpu_, true);
   }
   std::unique_ptr<GpuEvent> taken = std::move(spare_.back());
   spare_.pop_back();

@@ -86,7 +86,7 @@ class NcclSynchronizer final : public Synchronizer {
     open_nccl(gpu_->module());
     check_own_gpu(*gpu_, context_.workers);
     check_same_plan(plan, context_.workers);
-    stream_.emplace(gpu_->module(), true);
+    stream_.emplace(*gpu_, "of NCCL", true);
     weights_ = device.allocate(plan.elements(), "the weights");
     gradients_ = device.allocate(plan.elements(), "the gradients");
     device.upload(init, weights_->values());
@@ -199,7 +199,7 @@ class NcclSynchronizer final : public Synchronizer {
     if (wire_ == Precision::fp16 && !spec_.skip_nonfinite) {
       overflow_.emplace(*gpu_, *stream_, context_.rank, plan_.count());
     }
-    drained_.emplace(gpu_->module());
+    drained_.emplace(*gpu_);
   }
 
   /// Every bucket once, of zeros: NCCL connects ranks when they first need it, and no later step is

@@ -33,7 +33,7 @@ NcclUpdates::NcclUpdates(Gpu& gpu, GpuStream& stream, NcclCommunicators& comms, 
       plan_(plan),
       spec_(spec),
       arenas_(arenas),
-      norm_known_(gpu.module()) {
+      norm_known_(gpu) {
   OwnRanges own;
   TensorShares shares;
   for (BucketId b = 0; b < plan.count(); ++b) {
@@ -45,7 +45,7 @@ NcclUpdates::NcclUpdates(Gpu& gpu, GpuStream& stream, NcclCommunicators& comms, 
         shares.counted.push_back(range);
       }
     }
-    updated_.push_back(std::make_unique<GpuEvent>(gpu.module()));
+    updated_.push_back(std::make_unique<GpuEvent>(gpu));
   }
   if (sum.sharded()) {
     shares.rank = comms.rank();
@@ -55,7 +55,7 @@ NcclUpdates::NcclUpdates(Gpu& gpu, GpuStream& stream, NcclCommunicators& comms, 
   if (spec.clip_norm > 0.0F || spec.skip_nonfinite) {
     norm_.emplace(gpu, stream, std::move(shares.counted));
     host_squares_ = Buffer(4096);
-    pinned_.emplace(gpu.module(), std::span(host_squares_.data(), host_squares_.size()));
+    pinned_.emplace(gpu, std::span(host_squares_.data(), host_squares_.size()));
   }
 }
 

@@ -29,8 +29,8 @@ WireOverflow::WireOverflow(Gpu& gpu, GpuStream& stream, int rank, int buckets)
       rank_(rank),
       marks_(gpu, static_cast<std::size_t>(buckets) * sizeof(std::int32_t), kMarksName),
       host_(marks_.size()),
-      copied_(gpu.module()) {
-  pinned_.emplace(gpu.module(), std::span(host_.data(), host_.size()));
+      copied_(gpu) {
+  pinned_.emplace(gpu, std::span(host_.data(), host_.size()));
   gpu_.check(gpu_.api().fill(marks_.as(), 0, marks_.size(), stream_.native()), kMarksName);
 }
 

@@ -38,4 +38,9 @@ struct GradientFormat {
   }
 };
 
+/// As it is configured.
+[[nodiscard]] inline GradientFormat job_format(const Config& config) {
+  return {config.compress, config.sync_options.wire, config.seed};
+}
+
 }  // namespace paceline

@@ -37,7 +37,7 @@ TEST(GpuDevice, CopiesAddsScalesAndClears) {
 
 TEST(GpuDevice, StreamsWaitForEvents) {
   Gpu gpu(host(), {});
-  GpuStream copies(host());
+  GpuStream copies(gpu, "of copies");
   const std::vector<float> a = test::values(1, 4096);
   const auto arena = gpu.allocate(a.size(), "a test");
   std::vector<float> out(a.size());

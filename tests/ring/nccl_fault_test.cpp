@@ -255,7 +255,7 @@ TEST_F(NcclFaults, ARankThatNeverJoinsTimesOutOnTheOthers) {
 TEST_F(NcclFaults, CountsThatDifferTimeOutOnEveryRankByItself) {
   const auto errors = on_threads(3, [](int rank, Communicator& workers, AbortToken& abort) {
     Gpu gpu(double_module(), {.index = rank});
-    GpuStream stream(gpu.module(), true);
+    GpuStream stream(gpu, "of a test", true);
     GpuMemory memory(gpu, 64, "a test");
     NcclCommunicators comms(gpu, workers, kShort, abort);
     NcclMonitor monitor(comms, gpu, stream, kShort.timeout);

@@ -146,11 +146,6 @@ int destroy_stream(void* stream) {
   return kSuccess;
 }
 
-int synchronize(void* stream) {
-  stream_of(stream).synchronize();
-  return kSuccess;
-}
-
 int query_stream(void* stream) {
   return stream_of(stream).idle() ? kSuccess : cuda::kNotReady;
 }
@@ -351,7 +346,6 @@ const cuda::Api& host_module() {
                              unregister_host,
                              create_stream,
                              destroy_stream,
-                             synchronize,
                              query_stream,
                              create_event,
                              destroy_event,

@@ -94,11 +94,6 @@ class HostStream {
       queue([point] { point->wait(); });
     }
   }
-  void synchronize() {
-    HostEvent end;
-    record(end);
-    end.point()->wait();
-  }
 
  private:
   void loop() {

@@ -15,7 +15,7 @@
 
 namespace paceline::cuda {
 
-inline constexpr std::uint32_t kAbiVersion = 5;
+inline constexpr std::uint32_t kAbiVersion = 6;
 
 /// Statuses are CUDA's own (cudaError_t); these mean that there is nothing to compute on, that
 /// memory is short, and that an event has not been reached. cuDNN's, cuBLAS's and NCCL's are
@@ -41,7 +41,8 @@ struct DeviceInfo {
 };
 
 /// Work is queued on `stream` (a cudaStream_t) of the calling thread's current device and done when
-/// synchronize() returns. Pointers in functors and operands are device memory.
+/// query_stream() says so; nothing here waits for it. Pointers in functors and operands are device
+/// memory.
 struct Api {
   std::uint32_t abi_version;
   /// For cuDNN, cuBLAS and a missing library what the calling thread's last failed call said.
@@ -65,7 +66,6 @@ struct Api {
 
   int (*create_stream)(void** stream, int high_priority);
   int (*destroy_stream)(void* stream);
-  int (*synchronize)(void* stream);   ///< without a limit of time; see gpu/gpu_waits.h
   int (*query_stream)(void* stream);  ///< kSuccess: idle; kNotReady
 
   int (*create_event)(void** event, int timed);

@@ -153,10 +153,6 @@ int destroy_stream(void* stream) {
   return told(cudaStreamDestroy(native(stream)));
 }
 
-int synchronize(void* stream) {
-  return told(cudaStreamSynchronize(native(stream)));
-}
-
 int query_stream(void* stream) {
   return told(cudaStreamQuery(native(stream)));
 }
@@ -214,13 +210,38 @@ int fill(void* memory, int byte, std::size_t bytes, void* stream) {
   return told(cudaMemsetAsync(memory, byte, bytes, native(stream)));
 }
 
-const Api kApi{
-    kAbiVersion,     error_text,    versions,       device_count, device_info,  peer_access,
-    use_device,      memory_info,   allocate,       release,      pool_memory,  register_host,
-    unregister_host, create_stream, destroy_stream, synchronize,  query_stream, create_event,
-    destroy_event,   record_event,  wait_event,     query_event,  elapsed_ms,   copy_to_device,
-    copy_to_host,    copy,          copy_to_peer,   fill,         each,         rows,
-    update,          kMathApi,      kNcclApi};
+const Api kApi{kAbiVersion,
+               error_text,
+               versions,
+               device_count,
+               device_info,
+               peer_access,
+               use_device,
+               memory_info,
+               allocate,
+               release,
+               pool_memory,
+               register_host,
+               unregister_host,
+               create_stream,
+               destroy_stream,
+               query_stream,
+               create_event,
+               destroy_event,
+               record_event,
+               wait_event,
+               query_event,
+               elapsed_ms,
+               copy_to_device,
+               copy_to_host,
+               copy,
+               copy_to_peer,
+               fill,
+               each,
+               rows,
+               update,
+               kMathApi,
+               kNcclApi};
 
 }  // namespace
 }  // namespace paceline::cuda

@@ -42,15 +42,9 @@ class GpuArena final : public DeviceArena {
 
 }  // namespace
 
-GpuEvent::GpuEvent(const CudaModule& module, std::shared_ptr<const GpuWaits> waits, bool timed)
-    : module_(module), waits_(std::move(waits)) {
+GpuEvent::GpuEvent(const Gpu& gpu, bool timed) : module_(gpu.module()), waits_(gpu.waits()) {
   module_.check(module_.api().create_event(&event_, timed ? 1 : 0), "creating an event");
 }
-
-GpuEvent::GpuEvent(const CudaModule& module, bool timed)
-    : GpuEvent(module, std::make_shared<GpuWaits>(module), timed) {}
-
-GpuEvent::GpuEvent(const Gpu& gpu, bool timed) : GpuEvent(gpu.module(), gpu.waits(), timed) {}
 
 GpuEvent::~GpuEvent() {
   static_cast<void>(module_.api().destroy_event(event_));
@@ -75,17 +69,10 @@ double GpuEvent::seconds_since(const GpuEvent& begin) const {
   return static_cast<double>(ms) / 1e3;
 }
 
-GpuStream::GpuStream(const CudaModule& module, std::shared_ptr<const GpuWaits> waits,
-                     std::string_view name, bool high_priority)
-    : module_(module), waits_(std::move(waits)), name_(name) {
+GpuStream::GpuStream(const Gpu& gpu, std::string_view name, bool high_priority)
+    : module_(gpu.module()), waits_(gpu.waits()), name_(name) {
   module_.check(module_.api().create_stream(&stream_, high_priority ? 1 : 0), "creating a stream");
 }
-
-GpuStream::GpuStream(const CudaModule& module, bool high_priority)
-    : GpuStream(module, std::make_shared<GpuWaits>(module), "of no name", high_priority) {}
-
-GpuStream::GpuStream(const Gpu& gpu, std::string_view name, bool high_priority)
-    : GpuStream(gpu.module(), gpu.waits(), name, high_priority) {}
 
 GpuStream::~GpuStream() {
   static_cast<void>(module_.api().destroy_stream(stream_));
@@ -140,24 +127,16 @@ GpuMemory& GpuMemory::operator=(GpuMemory&& other) noexcept {
   return *this;
 }
 
-PinnedRange::PinnedRange(const CudaModule& module, std::shared_ptr<const GpuWaits> waits,
-                         std::span<std::byte> memory)
-    : module_(module), waits_(std::move(waits)), memory_(memory) {
+PinnedRange::PinnedRange(const Gpu& gpu, std::span<std::byte> memory)
+    : module_(gpu.module()), waits_(gpu.waits()), memory_(memory) {
   if (!memory_.empty()) {
     module_.check(module_.api().register_host(memory_.data(), memory_.size()),
                   fmt::format("page-locking {} bytes of host memory", memory_.size()));
   }
 }
 
-PinnedRange::PinnedRange(const CudaModule& module, std::span<std::byte> memory)
-    : PinnedRange(module, nullptr, memory) {}
-
-PinnedRange::PinnedRange(const Gpu& gpu, std::span<std::byte> memory)
-    : PinnedRange(gpu.module(), gpu.waits(), memory) {}
-
 PinnedRange::~PinnedRange() {
-  const bool stuck = waits_ != nullptr && waits_->given_up();
-  if (!memory_.empty() && !stuck) {
+  if (!memory_.empty() && !waits_->given_up()) {
     static_cast<void>(module_.api().unregister_host(memory_.data()));
   }
 }
@@ -239,6 +218,11 @@ std::size_t Gpu::peak_bytes() const {
   std::size_t most = 0;
   check(api_.pool_memory(&used, &most), "asking for the pool's memory");
   return peak_ + most;
+}
+
+int choose_gpu(const CudaModule& module, int configured, int local) {
+  const auto gpus = std::max(1, static_cast<int>(module.devices().size()));
+  return configured >= 0 ? configured : local % gpus;
 }
 
 void Gpu::make_current() const {

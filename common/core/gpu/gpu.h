@@ -24,8 +24,7 @@ class Gpu;
 /// Reusable; a point is recorded, waited for and recorded again.
 class GpuEvent final : public Event {
  public:
-  /// `timed`: elapsed_s() can be asked, at some cost per record.
-  explicit GpuEvent(const CudaModule& module, bool timed = false);
+  /// `timed`: seconds_since() can be asked, at some cost per record.
   explicit GpuEvent(const Gpu& gpu, bool timed = false);
   ~GpuEvent() override;
   void synchronize() const override { synchronize("an event"); }
@@ -38,8 +37,6 @@ class GpuEvent final : public Event {
   [[nodiscard]] double seconds_since(const GpuEvent& begin) const;
 
  private:
-  GpuEvent(const CudaModule& module, std::shared_ptr<const GpuWaits> waits, bool timed);
-
   const CudaModule& module_;
   std::shared_ptr<const GpuWaits> waits_;
   void* event_ = nullptr;
@@ -47,7 +44,6 @@ class GpuEvent final : public Event {
 
 class GpuStream final : public Stream {
  public:
-  explicit GpuStream(const CudaModule& module, bool high_priority = false);
   /// `name` is for messages.
   GpuStream(const Gpu& gpu, std::string_view name, bool high_priority = false);
   ~GpuStream() override;
@@ -61,10 +57,6 @@ class GpuStream final : public Stream {
   bool drain() const noexcept { return waits_->drain(stream_); }
 
  private:
-  friend class Gpu;
-  GpuStream(const CudaModule& module, std::shared_ptr<const GpuWaits> waits, std::string_view name,
-            bool high_priority);
-
   const CudaModule& module_;
   std::shared_ptr<const GpuWaits> waits_;
   std::string name_;
@@ -98,7 +90,6 @@ class GpuMemory {
 /// Page-locks memory of the host for as long as it lives, so that copies run beside other work.
 class PinnedRange {
  public:
-  PinnedRange(const CudaModule& module, std::span<std::byte> memory);
   /// Stays locked where the Gpu is stuck.
   PinnedRange(const Gpu& gpu, std::span<std::byte> memory);
   ~PinnedRange();
@@ -106,9 +97,6 @@ class PinnedRange {
   PinnedRange& operator=(const PinnedRange&) = delete;
 
  private:
-  PinnedRange(const CudaModule& module, std::shared_ptr<const GpuWaits> waits,
-              std::span<std::byte> memory);
-
   const CudaModule& module_;
   std::shared_ptr<const GpuWaits> waits_;
   std::span<std::byte> memory_;
@@ -131,6 +119,9 @@ struct GpuOptions {
 
 /// Throws ConfigError naming cuda.device where a usable module has no GPU of that index.
 void check_gpu_index(const CudaModule& module, int index);
+
+/// cuda.device, or where that is -1 the GPU of the machine's member `local`: they take turns.
+[[nodiscard]] int choose_gpu(const CudaModule& module, int configured, int local);
 
 /// Makes its device the current one of the thread that constructs it; that thread alone uses it,
 /// except where a Stream or Event says otherwise. Another thread that queues work calls

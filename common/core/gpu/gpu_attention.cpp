@@ -9,10 +9,7 @@
 namespace paceline {
 
 GpuAttention::GpuAttention(GpuContextPtr context, const TransformerShape& shape)
-    : context_(std::move(context)),
-      shape_(shape),
-      fused_(context_->format() != Precision::fp32 &&
-             context_->gpu().attention() != Fusing::never) {}
+    : context_(std::move(context)), shape_(shape), fused_(obstacle_of_all() == nullptr) {}
 
 float GpuAttention::scale() const noexcept {
   return 1.0F / std::sqrt(static_cast<float>(head_width()));
@@ -57,12 +54,16 @@ GpuAttention::Scratch GpuAttention::lay_out_scratch(std::int64_t samples, bool f
   return scratch;
 }
 
-std::string GpuAttention::obstacle(std::int64_t samples, bool training) const {
+const char* GpuAttention::obstacle_of_all() const noexcept {
   if (context_->format() == Precision::fp32) {
     return "attention is fused in bf16 and fp16";
   }
-  if (context_->gpu().attention() == Fusing::never) {
-    return "cuda.attention = products";
+  return context_->gpu().attention() == Fusing::never ? "cuda.attention = products" : nullptr;
+}
+
+std::string GpuAttention::obstacle(std::int64_t samples, bool training) const {
+  if (const char* const reason = obstacle_of_all(); reason != nullptr) {
+    return reason;
   }
   const cuda::Attention shape = whole(samples);
   const char* const reason =
@@ -72,7 +73,7 @@ std::string GpuAttention::obstacle(std::int64_t samples, bool training) const {
 
 bool GpuAttention::prepare(std::int64_t samples, bool training) {
   const bool before = fused_;
-  fused_ = fused_ && obstacle(samples, training).empty();
+  fused_ = fuses(samples, training);
   return fused_ != before;
 }
 

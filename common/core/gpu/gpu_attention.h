@@ -41,6 +41,10 @@ class GpuAttention {
   [[nodiscard]] std::string obstacle(std::int64_t samples, bool training) const;
   /// How the calls below compute: fused until a batch was that could not be.
   [[nodiscard]] bool fused() const noexcept { return fused_; }
+  /// Whether they would for a batch of that size.
+  [[nodiscard]] bool fuses(std::int64_t samples, bool training) const {
+    return fused_ && obstacle(samples, training).empty();
+  }
   /// Before a forward. Returns whether fused() changed, and with it what is kept.
   bool prepare(std::int64_t samples, bool training);
 
@@ -59,6 +63,8 @@ class GpuAttention {
  private:
   [[nodiscard]] std::int64_t head_width() const noexcept { return shape_.width / shape_.heads; }
   [[nodiscard]] float scale() const noexcept;
+  /// Why no batch is fused; null: some may be.
+  [[nodiscard]] const char* obstacle_of_all() const noexcept;
   [[nodiscard]] cuda::Attention whole(std::int64_t samples) const noexcept;
   /// Between [samples, positions, parts, width] and heads apart.
   void split(std::int64_t samples, std::int64_t parts, const float* together, float* apart) const;

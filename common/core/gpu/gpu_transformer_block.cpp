@@ -80,7 +80,7 @@ class GpuTransformerBlock final : public Layer {
   }
   [[nodiscard]] std::size_t planned_bytes(const PlannedBatch& batch) const override {
     DeviceParts count;
-    static_cast<void>(lay_out(batch.samples, will_fuse(batch), count));
+    static_cast<void>(lay_out(batch.samples, attention_.fuses(batch.samples, true), count));
     return count.total() + qkv_.planned_bytes() + projection_.planned_bytes() +
            expand_.planned_bytes() + contract_.planned_bytes();
   }
@@ -91,7 +91,7 @@ class GpuTransformerBlock final : public Layer {
       grow_areas(areas, map->planned_scratch(rows));
     }
     DeviceParts count;
-    static_cast<void>(lay_out_scratch(batch.samples, will_fuse(batch), count));
+    static_cast<void>(lay_out_scratch(batch.samples, attention_.fuses(batch.samples, true), count));
     areas[2] = count.total();
     return areas;
   }
@@ -130,10 +130,6 @@ class GpuTransformerBlock final : public Layer {
     const Gpu& gpu = context_->gpu();
     const std::size_t bytes = static_cast<std::size_t>(elements) * context_->element_bytes();
     gpu.check(gpu.api().copy(to, from, bytes, context_->gpu().stream().native()), name());
-  }
-
-  [[nodiscard]] bool will_fuse(const PlannedBatch& batch) const {
-    return attention_.fused() && attention_.obstacle(batch.samples, true).empty();
   }
 
   [[nodiscard]] Kept lay_out(std::int64_t samples, bool fused, DeviceParts& parts) const {

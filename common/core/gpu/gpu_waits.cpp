@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <string>
 #include <thread>
 
 #include "common/base/error.h"
@@ -50,11 +49,11 @@ int GpuWaits::poll(const Query& query, Nanoseconds timeout, bool heeds_abort) co
 void GpuWaits::until(const Query& query, std::string_view what) const {
   const int status = poll(query, given_up() ? Nanoseconds(0) : timeout_, true);
   if (status == cuda::kNotReady) {
-    const std::string gpu = index_ < 0 ? "the GPU" : fmt::format("GPU {}", index_);
-    throw TimeoutError(fmt::format(
-        "{} did not get to {} within {:.1f} s: its work is stuck, or slower than that; look for "
-        "Xid in the kernel's log (dmesg), or raise comm.timeout, half of this limit",
-        gpu, what, seconds(timeout_.count())));
+    throw TimeoutError(
+        fmt::format("GPU {} did not get to {} within {:.1f} s: its work is stuck, or slower than "
+                    "that; look for "
+                    "Xid in the kernel's log (dmesg), or raise comm.timeout, half of this limit",
+                    index_, what, seconds(timeout_.count())));
   }
   module_.check(status, fmt::format("waiting for {}", what));
 }

@@ -18,9 +18,8 @@ class GpuWaits {
  public:
   static constexpr Nanoseconds kUsualTimeout = std::chrono::seconds(60);
 
-  /// `index` is the GPU's, for messages, -1: not known. `abort` may be null. All outlive it.
-  explicit GpuWaits(const CudaModule& module, int index = -1, Nanoseconds timeout = kUsualTimeout,
-                    const AbortToken* abort = nullptr)
+  /// `index` is the GPU's, for messages. `abort` may be null. All outlive it.
+  GpuWaits(const CudaModule& module, int index, Nanoseconds timeout, const AbortToken* abort)
       : module_(module), index_(index), timeout_(timeout), abort_(abort) {}
 
   using Query = std::function<int()>;  ///< cuda::kNotReady, or how it ended

@@ -9,6 +9,7 @@
 
 #include "common/base/error.h"
 #include "common/core/arena_optimizer.h"
+#include "common/core/kernels_tensors.h"
 #include "common/sync/reduction_order.h"
 #include "ring/bucket_work.h"
 #include "ring/gradient_reducer.h"
@@ -229,17 +230,18 @@ class ShardedWork final : public BucketWork {
       squares_[t] = sum_of_squares(u);
     });
     sum_over_ranks(squares_);
-    for_tensors([&](std::size_t t, const TensorRange& tensor, std::size_t, Range range,
-                    std::int64_t) {
-      const float ratio =
-          tensor.dimensions > 1 ? lamb_ratio(weight_norm(tensor), std::sqrt(squares_[t])) : 1.0F;
-      const float rate = lr * ratio;
-      const std::span<const float> u = part(*gradients_, range);
-      const std::span<float> w = part(*weights_, range);
-      for (std::size_t i = 0; i < w.size(); ++i) {
-        w[i] -= rate * u[i];
-      }
-    });
+    for_tensors(
+        [&](std::size_t t, const TensorRange& tensor, std::size_t, Range range, std::int64_t) {
+          const float ratio = tensor.dimensions > 1
+                                  ? kernels::lamb_ratio(weight_norm(tensor), std::sqrt(squares_[t]))
+                                  : 1.0F;
+          const float rate = lr * ratio;
+          const std::span<const float> u = part(*gradients_, range);
+          const std::span<float> w = part(*weights_, range);
+          for (std::size_t i = 0; i < w.size(); ++i) {
+            w[i] -= rate * u[i];
+          }
+        });
   }
 
   /// Of the summed gradient; the same bits on every rank.

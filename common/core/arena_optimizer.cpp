@@ -37,10 +37,6 @@ float lars_ratio(const OptimizerSpec& spec, double weight_norm, double gradient_
                                 static_cast<double>(spec.weight_decay), weight_norm, gradient_norm);
 }
 
-float lamb_ratio(double weight_norm, double direction_norm) noexcept {
-  return kernels::lamb_ratio_of(weight_norm, direction_norm);
-}
-
 double sum_of_squares(std::span<const float> values) noexcept {
   constexpr std::size_t kLanes = 16;
   constexpr std::size_t kBlock = 4096;
@@ -154,7 +150,8 @@ void ArenaOptimizer::apply_lamb(const TensorRange& tensor, std::span<float> weig
   info.decay_scale = scaled ? 1.0F : 0.0F;
   optimizer_.lamb_direction(tensor.range.begin, w, u, info);
   const float ratio =
-      scaled ? lamb_ratio(std::sqrt(sum_of_squares(w)), std::sqrt(sum_of_squares(u))) : 1.0F;
+      scaled ? kernels::lamb_ratio(std::sqrt(sum_of_squares(w)), std::sqrt(sum_of_squares(u)))
+             : 1.0F;
   const float rate = info.lr * ratio;
   for (std::size_t i = 0; i < w.size(); ++i) {
     w[i] -= rate * u[i];

@@ -21,8 +21,6 @@ namespace paceline {
 /// LARS: trust·|w| / (|g| + decay·|w|), 1 where a norm is 0.
 [[nodiscard]] float lars_ratio(const OptimizerSpec& spec, double weight_norm,
                                double gradient_norm) noexcept;
-/// LAMB: |w| / |u|, 1 where a norm is 0.
-[[nodiscard]] float lamb_ratio(double weight_norm, double direction_norm) noexcept;
 
 /// Sum of squares in double; blocks are added in order, so it depends on `values` alone.
 [[nodiscard]] double sum_of_squares(std::span<const float> values) noexcept;

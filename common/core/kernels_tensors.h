@@ -20,8 +20,8 @@ namespace paceline::kernels {
 }
 
 /// LAMB: |w| / |u|, 1 where a norm is 0.
-[[nodiscard]] PACELINE_HD inline float lamb_ratio_of(double weight_norm,
-                                                     double direction_norm) noexcept {
+[[nodiscard]] PACELINE_HD inline float lamb_ratio(double weight_norm,
+                                                  double direction_norm) noexcept {
   return weight_norm > 0.0 && direction_norm > 0.0
              ? static_cast<float>(weight_norm / direction_norm)
              : 1.0F;
@@ -47,9 +47,23 @@ struct PieceRange {
 };
 
 struct TensorSquares {
-  double weights;
-  double gradient;  ///< LARS: of the gradient sum; LAMB: of the direction
+  double weights = 0.0;
+  double gradient = 0.0;  ///< LARS: of the gradient sum; LAMB: of the direction
+
+  PACELINE_HD void add(float weight, float other) noexcept {
+    weights += static_cast<double>(weight) * static_cast<double>(weight);
+    gradient += static_cast<double>(other) * static_cast<double>(other);
+  }
 };
+
+/// to = the sum of what the team's lanes have.
+template <typename Team>
+PACELINE_HD void write_sum(const Team& team, const TensorSquares& own, TensorSquares& to) {
+  const TensorSquares sum{team.sum(own.weights), team.sum(own.gradient)};
+  if (team.lane() == 0) {
+    to = sum;
+  }
+}
 
 /// Row = piece: Σ w² and Σ g² in double.
 struct SquaresOfPieces {
@@ -61,19 +75,13 @@ struct SquaresOfPieces {
   template <typename Team>
   PACELINE_HD void operator()(const Team& team, std::int64_t row) const {
     const TensorPiece piece = pieces[row];
-    TensorSquares sum{0.0, 0.0};
+    TensorSquares own;
     if (piece.counts != 0) {
       for (std::int64_t i = team.lane(); i < piece.count; i += team.size()) {
-        const auto weight = static_cast<double>(weights[piece.begin + i]);
-        const auto gradient = static_cast<double>(gradients[piece.begin + i]);
-        sum.weights += weight * weight;
-        sum.gradient += gradient * gradient;
+        own.add(weights[piece.begin + i], gradients[piece.begin + i]);
       }
     }
-    sum = {team.sum(sum.weights), team.sum(sum.gradient)};
-    if (team.lane() == 0) {
-      squares[row] = sum;
-    }
+    write_sum(team, own, squares[row]);
   }
 };
 
@@ -86,15 +94,12 @@ struct SquaresOfTensors {
   template <typename Team>
   PACELINE_HD void operator()(const Team& team, std::int64_t row) const {
     const PieceRange range = ranges[row];
-    TensorSquares sum{0.0, 0.0};
+    TensorSquares own;
     for (std::int64_t i = range.begin + team.lane(); i < range.end; i += team.size()) {
-      sum.weights += of_pieces[i].weights;
-      sum.gradient += of_pieces[i].gradient;
+      own.weights += of_pieces[i].weights;
+      own.gradient += of_pieces[i].gradient;
     }
-    sum = {team.sum(sum.weights), team.sum(sum.gradient)};
-    if (team.lane() == 0) {
-      squares[row] = sum;
-    }
+    write_sum(team, own, squares[row]);
   }
 };
 
@@ -117,7 +122,7 @@ struct TrustRatios {
       gradient += of_ranks[rank * tensors + tensor].gradient;
     }
     ratios[tensor] =
-        lamb ? lamb_ratio_of(std::sqrt(weights), std::sqrt(gradient))
+        lamb ? lamb_ratio(std::sqrt(weights), std::sqrt(gradient))
              : lars_ratio_of(trust, decay, std::sqrt(weights), std::sqrt(gradient) * scale);
   }
 };

@@ -56,18 +56,14 @@ struct LambDirectionPieces {
     LambDirection own{adam, adam.at.out + piece.begin};
     own.adam.at = operands_of(adam.at, piece);
     own.adam.decay = piece.scaled != 0 ? adam.decay : 0.0F;
-    TensorSquares sum{0.0, 0.0};
+    TensorSquares squares;
     for (std::int64_t i = team.lane(); i < piece.count; i += team.size()) {
       own(i);
-      const auto weight = static_cast<double>(own.adam.at.in[i]);
-      const auto direction = static_cast<double>(own.direction[i]);
-      sum.weights += weight * weight;
-      sum.gradient += direction * direction;
+      if (piece.counts != 0) {
+        squares.add(own.adam.at.in[i], own.direction[i]);
+      }
     }
-    sum = {team.sum(sum.weights), team.sum(sum.gradient)};
-    if (team.lane() == 0) {
-      adam.at.tensors.squares[row] = piece.counts != 0 ? sum : TensorSquares{0.0, 0.0};
-    }
+    write_sum(team, squares, adam.at.tensors.squares[row]);
   }
 };
 

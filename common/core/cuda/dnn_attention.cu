@@ -102,9 +102,9 @@ DnnPlan plan_forward(const DnnLibrary& library, const DnnTarget& target, const A
 DnnPlan plan_backward(const DnnLibrary& library, const DnnTarget& target, const Attention& shape) {
   if (shape.equal_bits != 0 &&
       (target.capability() < kOrderedFirst || target.capability() >= kOrderedEnd)) {
-    throw Failure{kDnnStatus + static_cast<int>(CUDNN_STATUS_NOT_SUPPORTED),
-                  "cuDNN's gradient of attention gives equal bits for equal calls on GPUs of "
-                  "compute capability 9 only"};
+    throw not_supported(
+        "cuDNN's gradient of attention gives equal bits for equal calls on GPUs of compute "
+        "capability 9 only");
   }
   const Extents extents(shape);
   const cudnnDataType_t type = stored_type(shape.format);
@@ -194,26 +194,24 @@ void bind_mask(const Attention& shape, std::vector<DnnBinding>& bindings) {
 
 /// What cuDNN would not say, or not rightly.
 void refuse_known(std::size_t version, const Attention& shape) {
-  const auto refuse = [](std::string text) {
-    throw Failure{kDnnStatus + static_cast<int>(CUDNN_STATUS_NOT_SUPPORTED), std::move(text)};
-  };
   if (shape.format == Precision::fp32) {
-    refuse("cuDNN fuses attention in bf16 and fp16");
+    throw not_supported("cuDNN fuses attention in bf16 and fp16");
   }
   if (version < kOldest) {
-    refuse("cuDNN " + std::to_string(version) + " is too old to fuse attention, " +
-           std::to_string(kOldest) + " is needed");
+    throw not_supported("cuDNN " + std::to_string(version) + " is too old to fuse attention, " +
+                        std::to_string(kOldest) + " is needed");
   }
   if (shape.width % kWidthStep != 0) {
-    refuse("heads of " + std::to_string(shape.width) + " channels, cuDNN wants a multiple of " +
-           std::to_string(kWidthStep));
+    throw not_supported("heads of " + std::to_string(shape.width) +
+                        " channels, cuDNN wants a multiple of " + std::to_string(kWidthStep));
   }
   if (shape.positions < 2) {
-    refuse("a sequence of one position");
+    throw not_supported("a sequence of one position");
   }
   if (version < kAnyPositions && shape.positions % kTile != 0) {
-    refuse(std::to_string(shape.positions) + " positions, before " + std::to_string(kAnyPositions) +
-           " cuDNN wants a multiple of " + std::to_string(kTile));
+    throw not_supported(std::to_string(shape.positions) + " positions, before " +
+                        std::to_string(kAnyPositions) + " cuDNN wants a multiple of " +
+                        std::to_string(kTile));
   }
 }
 
@@ -262,7 +260,7 @@ const std::string& DnnAttention::obstacle(const Attention& shape, bool training)
 const DnnPlan& DnnAttention::plan_for(const Attention& shape, bool gradient) {
   const Known& found = known(shape, gradient);
   if (!found.plan) {
-    throw Failure{kDnnStatus + static_cast<int>(CUDNN_STATUS_NOT_SUPPORTED), found.obstacle};
+    throw not_supported(found.obstacle);
   }
   return *found.plan;
 }

@@ -54,6 +54,10 @@ std::optional<DnnPlan> built(const DnnLibrary& library, const DnnTarget& target,
 
 }  // namespace
 
+Failure not_supported(std::string text) {
+  return {kDnnStatus + static_cast<int>(CUDNN_STATUS_NOT_SUPPORTED), std::move(text)};
+}
+
 DnnDescriptor::DnnDescriptor(const DnnLibrary& library, cudnnBackendDescriptorType_t type)
     : library_(&library) {
   library.check(library.create_descriptor(type, &native_), "making a descriptor");
@@ -148,6 +152,11 @@ DnnDescriptor& DnnGraph::keep(cudnnBackendDescriptorType_t type) {
   return kept_.emplace_back(library_, type);
 }
 
+void DnnGraph::add(DnnDescriptor& operation, const char* what) {
+  operation.finalize(what);
+  operations_.push_back(operation.native());
+}
+
 DnnGraph::Tensor DnnGraph::make_tensor(std::int64_t number, cudnnDataType_t type,
                                        const DnnExtent& extent, bool between, bool by_value) {
   DnnDescriptor& made = keep(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
@@ -191,8 +200,7 @@ void DnnGraph::multiply_into(Tensor a, Tensor b, Tensor to) {
   operation.set(CUDNN_ATTR_OPERATION_MATMUL_ADESC, a);
   operation.set(CUDNN_ATTR_OPERATION_MATMUL_BDESC, b);
   operation.set(CUDNN_ATTR_OPERATION_MATMUL_CDESC, to);
-  operation.finalize("describing a product");
-  operations_.push_back(operation.native());
+  add(operation, "describing a product");
 }
 
 void DnnGraph::apply(cudnnPointwiseMode_t mode, cudnnDataType_t arithmetic, std::int64_t axis,
@@ -216,8 +224,7 @@ void DnnGraph::apply(cudnnPointwiseMode_t mode, cudnnDataType_t arithmetic, std:
     operation.set(CUDNN_ATTR_OPERATION_POINTWISE_TDESC, chosen);
   }
   operation.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, to);
-  operation.finalize(kWhat);
-  operations_.push_back(operation.native());
+  add(operation, kWhat);
 }
 
 DnnGraph::Tensor DnnGraph::pointwise(cudnnPointwiseMode_t mode, Tensor x, const DnnExtent& extent,
@@ -261,8 +268,7 @@ DnnGraph::Tensor DnnGraph::reduce(cudnnReduceTensorOp_t by, Tensor x, const DnnE
   operation.set(CUDNN_ATTR_OPERATION_REDUCTION_DESC, native);
   operation.set(CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x);
   operation.set(CUDNN_ATTR_OPERATION_REDUCTION_YDESC, to);
-  operation.finalize("describing a reduction");
-  operations_.push_back(operation.native());
+  add(operation, "describing a reduction");
   return to;
 }
 
@@ -271,8 +277,7 @@ DnnGraph::Tensor DnnGraph::reshape(Tensor x, const DnnExtent& extent, cudnnDataT
   DnnDescriptor& operation = keep(CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
   operation.set(CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
   operation.set(CUDNN_ATTR_OPERATION_RESHAPE_YDESC, to);
-  operation.finalize("describing a reshape");
-  operations_.push_back(operation.native());
+  add(operation, "describing a reshape");
   return to;
 }
 
@@ -282,8 +287,7 @@ DnnPlan DnnGraph::plan(const DnnTarget& target, const char* what) {
             static_cast<std::int64_t>(operations_.size()), operations_.data());
   target.aim_graph(graph);
   graph.finalize(what);
-  Failure last{kDnnStatus + static_cast<int>(CUDNN_STATUS_NOT_SUPPORTED),
-               std::string("cuDNN: ") + what + ": it has no kernel"};
+  Failure last = not_supported(std::string("cuDNN: ") + what + ": it has no kernel");
   for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
     try {
       for (const DnnDescriptor& configuration : proposals(library_, target, graph, mode)) {

@@ -12,8 +12,12 @@
 #include <vector>
 
 #include "common/core/cuda/dnn_library.h"
+#include "common/core/cuda/library.h"
 
 namespace paceline::cuda {
+
+/// Of what cuDNN cannot do.
+[[nodiscard]] Failure not_supported(std::string text);
 
 /// A descriptor of the backend API and what is set in it.
 class DnnDescriptor {
@@ -137,6 +141,7 @@ class DnnGraph {
                      bool between, bool by_value);
   Tensor between(cudnnDataType_t type, const DnnExtent& extent);
   DnnDescriptor& keep(cudnnBackendDescriptorType_t type);
+  void add(DnnDescriptor& operation, const char* what);
   void apply(cudnnPointwiseMode_t mode, cudnnDataType_t arithmetic, std::int64_t axis, Tensor x,
              Tensor b, Tensor chosen, Tensor to);
 

@@ -61,19 +61,8 @@ OptimizerSpec adam_spec() {
   return spec;
 }
 
-/// Matrices that keys of two servers cut, and vectors beside them.
-BucketPlan plan_of_layers() {
-  BucketPlan plan(std::vector<std::size_t>{5, 0, 20'001, 1, 9'000});
-  plan.set_tensors({{{0, 5}, 1, 1},
-                    {{5, 19'005}, 190, 2},
-                    {{19'005, 20'006}, 1, 1},
-                    {{20'006, 20'007}, 1, 1},
-                    {{20'007, 29'007}, 90, 2}});
-  return plan;
-}
-
 TEST(GpuServer, GivesTheBitsOfThePlainFold) {
-  const BucketPlan plan = plan_of_layers();
+  const BucketPlan plan = testing::plan_with_tensors(90);
   for (const OptimizerSpec& spec : {momentum_sgd(), adam_spec()}) {
     for (const int world : {1, 2, 3}) {
       const auto expected =
@@ -92,7 +81,7 @@ TEST(GpuServer, GivesTheBitsOfThePlainFold) {
 
 /// What changes a gradient before it reaches the shard, whatever the device.
 TEST(GpuServer, GivesTheBitsOfServersInHostMemory) {
-  const BucketPlan plan = plan_of_layers();
+  const BucketPlan plan = testing::plan_with_tensors(90);
   OptimizerSpec lars = momentum_sgd();
   lars.kind = OptimizerKind::lars;
   OptimizerSpec clipped = adam_spec();
@@ -268,7 +257,7 @@ TEST(GpuServer, CountsWhatIsOnTheDevice) {
 }
 
 TEST(GpuServer, ResumesFromACheckpointOfAnyDevice) {
-  const BucketPlan plan = plan_of_layers();
+  const BucketPlan plan = testing::plan_with_tensors(90);
   constexpr std::int64_t kSteps = 3;
   for (const OptimizerSpec& spec : {momentum_sgd(), adam_spec()}) {
     const auto expected =

@@ -30,6 +30,18 @@ inline OptimizerSpec momentum_sgd() {
   return spec;
 }
 
+/// Matrices that keys of two servers cut, the last one of `rows` rows, and vectors beside them.
+inline BucketPlan plan_with_tensors(std::int64_t rows) {
+  const auto last = static_cast<std::size_t>(100 * rows);
+  BucketPlan plan(std::vector<std::size_t>{5, 0, 20'001, 1, last});
+  plan.set_tensors({{{0, 5}, 1, 1},
+                    {{5, 19'005}, 190, 2},
+                    {{19'005, 20'006}, 1, 1},
+                    {{20'006, 20'007}, 1, 1},
+                    {{20'007, 20'007 + last}, rows, 2}});
+  return plan;
+}
+
 inline std::vector<float> initial_weights(std::size_t n) {
   std::vector<float> init(n);
   for (std::size_t i = 0; i < n; ++i) {

@@ -26,17 +26,6 @@ using testing::test_gradient;
 using testing::test_rate;
 using testing::test_samples;
 
-/// Matrices that keys of two servers cut, and vectors beside them.
-BucketPlan plan_with_tensors() {
-  BucketPlan plan(std::vector<std::size_t>{5, 0, 20'001, 1, 40'000});
-  plan.set_tensors({{{0, 5}, 1, 1},
-                    {{5, 19'005}, 190, 2},
-                    {{19'005, 20'006}, 1, 1},
-                    {{20'006, 20'007}, 1, 1},
-                    {{20'007, 60'007}, 400, 2}});
-  return plan;
-}
-
 constexpr std::size_t kPoisoned = 30'000;
 constexpr std::int64_t kPoisonedStep = 1;
 /// In one step, one element of rank 1's gradient is not finite: one key of one server sees it.
@@ -118,7 +107,7 @@ struct Trained {
 
 std::vector<Trained> train(const Backend& backend, const Config& config, const OptimizerSpec& spec,
                            std::int64_t steps, GradientOf gradient) {
-  const BucketPlan plan = plan_with_tensors();
+  const BucketPlan plan = testing::plan_with_tensors(400);
   std::vector<Trained> result(static_cast<std::size_t>(config.world));
   AbortToken abort;
   run_ps_job(backend, config, nullptr, abort, [&](Synchronizer& sync, int rank) {
@@ -155,9 +144,11 @@ OptimizerSpec clipping(float norm) {
 
 TEST(WholeGradient, ClippingEqualsOneProcess) {
   for (const int servers : {1, 3}) {
-    const Reference expected = by_hand(plan_with_tensors(), clipping(5.0F), 3, 4, test_gradient);
+    const Reference expected =
+        by_hand(testing::plan_with_tensors(400), clipping(5.0F), 3, 4, test_gradient);
     ASSERT_EQ(expected.clipped, 4);
-    const Reference free = by_hand(plan_with_tensors(), clipping(0.0F), 3, 4, test_gradient);
+    const Reference free =
+        by_hand(testing::plan_with_tensors(400), clipping(0.0F), 3, 4, test_gradient);
     EXPECT_GT(std::fabs(free.weights[7] - expected.weights[7]), 1e-3);
     for (const Trained& rank :
          train(ps_backend(), make_config(3, servers), clipping(5.0F), 4, test_gradient)) {
@@ -178,7 +169,8 @@ TEST(WholeGradient, ClipsWhatACodecBrings) {
   Config config = make_config(2, 2);
   config.compress.method = "topk";
   config.compress.density = 1.0;
-  const Reference expected = by_hand(plan_with_tensors(), clipping(5.0F), 2, 3, test_gradient);
+  const Reference expected =
+      by_hand(testing::plan_with_tensors(400), clipping(5.0F), 2, 3, test_gradient);
   expect_near(expected, train(ps_backend(), config, clipping(5.0F), 3, test_gradient)[0], 1e-5);
 }
 
@@ -188,7 +180,7 @@ TEST(WholeGradient, LarsEqualsOneProcess) {
   spec.trust = 0.5F;
   for (const float clip : {0.0F, 5.0F}) {
     spec.clip_norm = clip;
-    const Reference expected = by_hand(plan_with_tensors(), spec, 2, 4, test_gradient);
+    const Reference expected = by_hand(testing::plan_with_tensors(400), spec, 2, 4, test_gradient);
     for (const Trained& rank : train(ps_backend(), make_config(2, 3), spec, 4, test_gradient)) {
       expect_near(expected, rank, 1e-5);
     }
@@ -198,7 +190,7 @@ TEST(WholeGradient, LarsEqualsOneProcess) {
 TEST(WholeGradient, ANonFiniteGradientIsSkippedByAll) {
   OptimizerSpec spec = clipping(0.0F);
   spec.skip_nonfinite = true;
-  const Reference expected = by_hand(plan_with_tensors(), spec, 3, 4, poisoned);
+  const Reference expected = by_hand(testing::plan_with_tensors(400), spec, 3, 4, poisoned);
   ASSERT_EQ(expected.skipped, 1);
   for (const bool overlap : {true, false}) {
     Config config = make_config(3, 3);
@@ -231,7 +223,8 @@ TEST(WholeGradient, AsynchronousWorkersLookFirst) {
     }
   }
   // Alone, an asynchronous worker clips as a synchronous one.
-  const Reference expected = by_hand(plan_with_tensors(), clipping(5.0F), 1, 4, test_gradient);
+  const Reference expected =
+      by_hand(testing::plan_with_tensors(400), clipping(5.0F), 1, 4, test_gradient);
   ASSERT_EQ(expected.clipped, 4);
   expect_near(expected,
               train(asgd_backend(), make_config(1, 2), clipping(5.0F), 4, test_gradient)[0], 1e-5);

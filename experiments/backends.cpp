@@ -69,6 +69,13 @@ void check_async_rules(const Config& config) {
   }
 }
 
+void check_servers_device(const Config& config, const Backend& backend) {
+  if (config.ps.device == "cuda" && backend.traits.updates_at != UpdatePlace::server) {
+    throw ConfigError(
+        fmt::format("ps.device = \"cuda\": sync = {} has no servers; allowed: cpu", config.sync));
+  }
+}
+
 /// What a backend that validates nothing itself cannot be trusted to do; nothing is left out
 /// silently.
 void check_plain(const Config& config) {
@@ -96,6 +103,7 @@ void validate_with(const Config& config, std::string (*no_cuda)()) {
   const Backend backend = find_backend(config.sync);
   check_model_options(config);
   check_statistics(config, backend);
+  check_servers_device(config, backend);
   check_async_rules(config);
   if (backend.validate != nullptr) {
     backend.validate(config);

@@ -24,7 +24,8 @@ Fusing fusing(std::string_view attention) {
 }  // namespace
 
 void check_gpus(const Config& config, const CudaModule& module) {
-  if (config.device == "cuda" && config.cuda.device >= 0) {
+  const bool used = config.device == "cuda" || config.ps.device == "cuda";
+  if (used && config.cuda.device >= 0) {
     check_gpu_index(module, config.cuda.device);
   }
 }

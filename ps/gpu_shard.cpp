@@ -8,7 +8,6 @@
 
 #include "common/base/buffer.h"
 #include "common/base/error.h"
-#include "common/core/gpu/gpu.h"
 #include "common/core/optimizer.h"
 
 namespace paceline {
@@ -21,14 +20,14 @@ std::size_t largest_of(std::span<const std::size_t> elements) {
 
 class GpuShard final : public Shard {
  public:
-  GpuShard(const CudaModule& module, int gpu, const OptimizerSpec& spec,
+  GpuShard(const CudaModule& module, const GpuOptions& options, const OptimizerSpec& spec,
            std::span<const std::size_t> elements)
       : Shard(elements),
         spec_(spec),
         begins_(elements.size()),
         total_(std::reduce(elements.begin(), elements.end())),
         moments_(optimizer_state_bytes(spec, 1) / sizeof(float)),
-        gpu_(module, {.index = gpu}),
+        gpu_(module, options),
         weights_(gpu_.allocate(total_, "a server's weights")),
         state_(gpu_.allocate(moments_ * total_, "a server's optimizer state")),
         gradient_(gpu_.allocate(largest_of(elements), "a server's gradient")),
@@ -142,14 +141,14 @@ class GpuShard final : public Shard {
 
 }  // namespace
 
-ShardMaker gpu_shard_maker(const CudaModule& module, int gpu) {
+ShardMaker gpu_shard_maker(const CudaModule& module, const GpuOptions& options) {
   if (!module.usable()) {
     throw ConfigError(
         fmt::format("ps.device = \"cuda\" cannot be used here: {}; allowed: cpu", module.reason()));
   }
-  check_gpu_index(module, gpu);
-  return [&module, gpu](const OptimizerSpec& spec, std::span<const std::size_t> elements) {
-    return std::make_unique<GpuShard>(module, gpu, spec, elements);
+  check_gpu_index(module, options.index);
+  return [&module, options](const OptimizerSpec& spec, std::span<const std::size_t> elements) {
+    return std::make_unique<GpuShard>(module, options, spec, elements);
   };
 }
 

@@ -8,15 +8,15 @@
 // memory, and one sum crosses the bus where W gradients would have to.
 #pragma once
 
-#include "common/core/cuda_module.h"
+#include "common/core/gpu/gpu.h"
 #include "ps/shard.h"
 
 namespace paceline {
 
-/// On device `gpu` of `module`, which outlives what is made. Throws ConfigError naming ps.device
-/// where the module is not usable, or cuda.device where it has no such GPU. What it makes throws
-/// Error naming the arena, the bytes wanted and those that are free where the device's memory does
-/// not suffice.
-[[nodiscard]] ShardMaker gpu_shard_maker(const CudaModule& module, int gpu);
+/// On the device of `options` of `module`; that and the options' abort outlive what is made. Throws
+/// ConfigError naming ps.device where the module is not usable, or cuda.device where it has no such
+/// GPU. What it makes throws Error naming the arena, the bytes wanted and those that are free where
+/// the device's memory does not suffice; its waits for the GPU end as GpuWaits says.
+[[nodiscard]] ShardMaker gpu_shard_maker(const CudaModule& module, const GpuOptions& options);
 
 }  // namespace paceline

@@ -60,8 +60,8 @@ class PsSynchronizer final : public Synchronizer {
     if (serves) {
       server_ = std::make_unique<ColocatedServer>(
           std::move(mailbox),
-          make_server_setup(config, rule, context.topology, context.fabric, context.rank, met,
-                            cuda),
+          make_server_setup(config, rule, context.topology, context.fabric, context.rank, met, cuda,
+                            context.abort),
           context.abort);
     }
     setup_.rank = context.rank;
@@ -323,7 +323,7 @@ void serve_ps(const ServerContext& context, const PsRule& rule, CudaSource cuda)
   const Rendezvous met = meet(context.everyone, context.config, &mailbox);
   Server server(mailbox,
                 make_server_setup(context.config, rule, context.topology, context.fabric,
-                                  context.server, met, cuda),
+                                  context.server, met, cuda, context.abort),
                 context.abort);
   server.run();
 }

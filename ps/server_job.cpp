@@ -25,12 +25,17 @@ bool on_gpu(const Config& config) {
   return config.ps.device == "cuda";
 }
 
-ShardMaker shard_maker(const Config& config, const Rendezvous& met, CudaSource cuda) {
+ShardMaker shard_maker(const Config& config, const Rendezvous& met, CudaSource cuda,
+                       const AbortToken& abort) {
   if (!on_gpu(config)) {
     return make_host_shard;
   }
   const CudaModule& module = cuda();
-  return gpu_shard_maker(module, choose_gpu(module, config.cuda.device, met.local));
+  GpuOptions options;
+  options.index = choose_gpu(module, config.cuda.device, met.local);
+  options.timeout = 2 * config.comm.timeout;  // so that a lost worker is named before
+  options.abort = &abort;
+  return gpu_shard_maker(module, options);
 }
 
 }  // namespace
@@ -64,12 +69,12 @@ Rendezvous meet(Communicator& everyone, const Config& config, const ServerMailbo
 }
 
 ServerSetup make_server_setup(const Config& config, const PsRule& rule, const Topology& topology,
-                              NicFabric* fabric, int server, const Rendezvous& met,
-                              CudaSource cuda) {
+                              NicFabric* fabric, int server, const Rendezvous& met, CudaSource cuda,
+                              const AbortToken& abort) {
   ServerSetup setup{{server, config.ps.servers, config.world, met.nonce, rule,
                      config.sync_options.exact, job_format(config)},
                     {fabric, server_node(config, topology, server), {}},
-                    shard_maker(config, met, cuda)};
+                    shard_maker(config, met, cuda, abort)};
   for (int rank = 0; rank < config.world; ++rank) {
     setup.place.worker_nodes.push_back(topology.node_of_rank(rank));
   }

@@ -33,10 +33,11 @@ struct Rendezvous {
 [[nodiscard]] Rendezvous meet(Communicator& everyone, const Config& config,
                               const ServerMailbox* mine);
 
-/// Of a server of this process. Throws ConfigError where ps.device=cuda cannot be had on this
-/// machine.
+/// Of a server of this process; `abort` outlives it. Throws ConfigError where ps.device=cuda cannot
+/// be had on this machine.
 [[nodiscard]] ServerSetup make_server_setup(const Config& config, const PsRule& rule,
                                             const Topology& topology, NicFabric* fabric, int server,
-                                            const Rendezvous& met, CudaSource cuda);
+                                            const Rendezvous& met, CudaSource cuda,
+                                            const AbortToken& abort);
 
 }  // namespace paceline

@@ -3,14 +3,14 @@
 
 #include <fmt/format.h>
 
-#include <utility>
-
 #include "common/base/error.h"
 
 namespace paceline {
 
 NcclMonitor::NcclMonitor(NcclCommunicators& comms, Gpu& gpu, GpuStream& stream, Nanoseconds timeout)
-    : comms_(comms), gpu_(gpu), stream_(stream), timeout_(timeout), thread_([this] { loop(); }) {}
+    : comms_(comms), gpu_(gpu), timeout_(timeout), watch_(gpu, stream), thread_([this] {
+        loop();
+      }) {}
 
 NcclMonitor::~NcclMonitor() {
   {
@@ -21,35 +21,21 @@ NcclMonitor::~NcclMonitor() {
   thread_.join();
 }
 
-std::unique_ptr<GpuEvent> NcclMonitor::event() {
-  if (spare_.empty()) {
-    return std::make_unique<GpuEvent>(gpu_, true);
-  }
-  std::unique_ptr<GpuEvent> taken = std::move(spare_.back());
-  spare_.pop_back();
-  return taken;
-}
-
 void NcclMonitor::begin(BucketId bucket, std::int64_t step) {
   const std::scoped_lock lock(mutex_);
-  next_ = {bucket, step, event(), event(), 0};
-  stream_.record(*next_.begun);
+  next_ = {bucket, step, 0};
+  watch_.start();
 }
 
 void NcclMonitor::end() {
   const std::scoped_lock lock(mutex_);
-  stream_.record(*next_.ended);
-  flights_.push_back(std::move(next_));
+  watch_.stop();
+  flights_.push_back(next_);
 }
 
 void NcclMonitor::collect() {
-  while (!flights_.empty() && flights_.front().ended->reached()) {
-    Flight& flight = flights_.front();
-    seconds_ += flight.ended->seconds_since(*flight.begun);
-    spare_.push_back(std::move(flight.begun));
-    spare_.push_back(std::move(flight.ended));
-    flights_.pop_front();
-  }
+  const auto open = static_cast<std::ptrdiff_t>(watch_.open());
+  flights_.erase(flights_.begin(), flights_.end() - open);
 }
 
 bool NcclMonitor::idle() {
@@ -60,8 +46,7 @@ bool NcclMonitor::idle() {
 
 double NcclMonitor::take_seconds() {
   const std::scoped_lock lock(mutex_);
-  collect();
-  return std::exchange(seconds_, 0.0);
+  return watch_.take_seconds();
 }
 
 void NcclMonitor::look() {
@@ -73,7 +58,7 @@ void NcclMonitor::look() {
   }
   Flight& oldest = flights_.front();
   if (oldest.seen_ns == 0) {
-    oldest.seen_ns = oldest.begun->reached() ? now_ns() : 0;
+    oldest.seen_ns = watch_.first_begun() ? now_ns() : 0;
   } else if (now_ns() - oldest.seen_ns > timeout_.count()) {
     comms_.fail(std::make_exception_ptr(TimeoutError(fmt::format(
         "rank {} waited more than {:.1f} s for the other ranks in NCCL's collective (step {}, "

@@ -6,11 +6,10 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <memory>
 #include <mutex>
 #include <thread>
-#include <vector>
 
+#include "common/core/gpu/gpu_stopwatch.h"
 #include "common/sync/synchronizer.h"
 #include "ring/nccl_communicator.h"
 
@@ -41,28 +40,23 @@ class NcclMonitor {
   struct Flight {
     BucketId bucket = 0;
     std::int64_t step = 0;
-    std::unique_ptr<GpuEvent> begun;
-    std::unique_ptr<GpuEvent> ended;
     std::int64_t seen_ns = 0;  ///< when it was seen to have begun; 0: not yet
   };
 
   void loop();
   void look();
   void collect();
-  [[nodiscard]] std::unique_ptr<GpuEvent> event();
 
   NcclCommunicators& comms_;
   Gpu& gpu_;
-  GpuStream& stream_;
   Nanoseconds timeout_;
 
   std::mutex mutex_;  ///< guards what follows
   std::condition_variable stopped_;
   bool stop_ = false;
   Flight next_;
+  GpuStopwatch watch_;
   std::deque<Flight> flights_;
-  std::vector<std::unique_ptr<GpuEvent>> spare_;
-  double seconds_ = 0.0;
 
   std::thread thread_;
 };

@@ -54,6 +54,20 @@ class DeviceArena {
   [[nodiscard]] virtual std::span<float> values() noexcept = 0;
 };
 
+/// Device time of stretches of a stream, for a device whose work the host does not wait for.
+class Stopwatch {
+ public:
+  Stopwatch() = default;
+  virtual ~Stopwatch() = default;
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+  /// At the end of what is queued so far. A start() without stop() is forgotten at the next.
+  virtual void start() = 0;
+  virtual void stop() = 0;
+  /// Of the stretches that the device has come to the end of, each counted once.
+  [[nodiscard]] virtual double take_seconds() = 0;
+};
+
 /// A device that a worker computes on. Outlives everything made for it; used by one thread. Spans
 /// are memory of the device unless called `host`; work is queued on stream().
 class Device {
@@ -66,6 +80,8 @@ class Device {
   /// What the model computes on.
   [[nodiscard]] virtual Stream& stream() noexcept { return stream_; }
   [[nodiscard]] virtual std::unique_ptr<Event> make_event() { return std::make_unique<Event>(); }
+  /// Of stream(); null where the host's clock says the same.
+  [[nodiscard]] virtual std::unique_ptr<Stopwatch> make_stopwatch() { return nullptr; }
 
   /// Throws Error naming `what`, the bytes wanted and those that are free.
   [[nodiscard]] virtual std::unique_ptr<DeviceArena> allocate(std::size_t floats,

@@ -10,6 +10,27 @@
 
 namespace paceline {
 
+template <typename F>
+std::int64_t StepDriver::in_seam(const char* name, const F& call) {
+  constexpr std::int64_t kWorthASpan = 20'000;
+  const std::int64_t begin = now_ns();
+  if (idle_) {
+    idle_->start();
+  }
+  call();
+  if (idle_) {
+    idle_->stop();
+  }
+  const std::int64_t end = now_ns();
+  if (!idle_) {
+    blocked_s_ += seconds(end - begin);
+  }
+  if (end - begin > kWorthASpan) {
+    observer_.span(Lane::wait, name, begin, end);
+  }
+  return end - begin;
+}
+
 LayerBuckets::LayerBuckets(const Model& model, const BucketPlan& plan)
     : of_layer_(static_cast<std::size_t>(model.layers())),
       layers_of_(static_cast<std::size_t>(plan.count())) {
@@ -38,7 +59,8 @@ StepDriver::StepDriver(const Model& model, const BucketPlan& plan, const StepDri
       pace_(model, options.emulate),
       sync_(sync),
       observer_(observer),
-      device_(device) {
+      device_(device),
+      idle_(device.make_stopwatch()) {
   for (BucketId b = 0; b < plan.count(); ++b) {
     events_.push_back(device.make_event());
   }
@@ -48,7 +70,6 @@ void StepDriver::begin(const StepInfo& info, float gradient_scale) {
   gradient_scale_ = gradient_scale;
   finished_.assign(static_cast<std::size_t>(model_.layers()), false);
   step_ = info.step;
-  blocked_ns_ = 0;
   pending_ = buckets_.layers_of();
   needed_.assign(pending_.size(), false);
   next_ready_ = 0;
@@ -106,16 +127,13 @@ StepReport StepDriver::commit() {
   }
   pace_.finish();
   close_segment("backward");
-  const std::int64_t begin = now_ns();
-  StepReport report = sync_.commit();
-  count_blocked("commit", begin);
+  StepReport report;
+  in_seam("commit", [&] { report = sync_.commit(); });
   return report;
 }
 
 void StepDriver::quiesce() {
-  const std::int64_t begin = now_ns();
-  sync_.quiesce();
-  count_blocked("quiesce", begin);
+  in_seam("quiesce", [&] { sync_.quiesce(); });
 }
 
 void StepDriver::need_all() {
@@ -129,9 +147,8 @@ void StepDriver::need(BucketId b) {
     return;
   }
   needed_[static_cast<std::size_t>(b)] = true;
-  const std::int64_t begin = now_ns();
-  sync_.parameters_needed(b, device_.stream());
-  const std::int64_t blocked = count_blocked("parameters", begin);
+  const std::int64_t blocked =
+      in_seam("parameters", [&] { sync_.parameters_needed(b, device_.stream()); });
   pace_.stalled(blocked, now_ns());
 }
 
@@ -178,14 +195,13 @@ void StepDriver::launch_ready() {
   }
 }
 
-std::int64_t StepDriver::count_blocked(const char* name, std::int64_t begin) {
-  constexpr std::int64_t kWorthASpan = 20'000;
-  const std::int64_t end = now_ns();
-  blocked_ns_ += end - begin;
-  if (end - begin > kWorthASpan) {
-    observer_.span(Lane::wait, name, begin, end);
+double StepDriver::take_blocked(double most) {
+  if (idle_) {
+    blocked_s_ += idle_->take_seconds();
   }
-  return end - begin;
+  const double taken = std::min(blocked_s_, most);
+  blocked_s_ -= taken;
+  return taken;
 }
 
 void StepDriver::close_segment(const char* name) {

@@ -72,8 +72,10 @@ class StepDriver final : public LayerHooks {
   StepReport commit();
   void quiesce();
 
-  /// Time in the seam since begin().
-  [[nodiscard]] double blocked_s() const noexcept { return seconds(blocked_ns_); }
+  /// Time, not taken before, in which the seam kept the device from computing, `most` at most: the
+  /// rest is left for the next call. On a GPU its stream's own account of what the device has come
+  /// to the end of, so that of a step's last buckets comes with the next step's.
+  [[nodiscard]] double take_blocked(double most);
   [[nodiscard]] const DevicePace& pace() const noexcept { return pace_; }
 
  private:
@@ -81,7 +83,9 @@ class StepDriver final : public LayerHooks {
   void clear_unused();
   void launch_ready();
   void finish_gradient(const Range& range);
-  std::int64_t count_blocked(const char* name, std::int64_t begin);
+  /// Runs `call` of the seam and returns how long the host was in it.
+  template <typename F>
+  std::int64_t in_seam(const char* name, const F& call);
   void close_segment(const char* name);
 
   const Model& model_;
@@ -102,7 +106,8 @@ class StepDriver final : public LayerHooks {
   std::vector<int> pending_;    // layers that a bucket waits for
   std::vector<bool> needed_;
   std::size_t next_ready_ = 0;
-  std::int64_t blocked_ns_ = 0;
+  std::unique_ptr<Stopwatch> idle_;  // of the device's stream in the seam; null: the host's time is
+  double blocked_s_ = 0.0;           // not yet taken
   std::int64_t segment_begin_ns_ = 0;
   std::int64_t step_ = 0;
 };

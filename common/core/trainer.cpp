@@ -238,8 +238,8 @@ class Run {
 
   /// Where the step's time went. A GPU's step is over when its result is taken; from one step to
   /// the next the host's times add up to the GPU's.
-  void measure(StepMetrics& m, const StepReport& report, double duration) const {
-    const double blocked = std::max(0.0, driver_.blocked_s() - report.device_s);
+  void measure(StepMetrics& m, const StepReport& report, double duration) {
+    const double blocked = driver_.take_blocked(duration);
     m.wait_s = std::min(report.wait_s, blocked);
     m.waited_for = report.waited_for;
     m.waited_for_s = std::min(report.waited_for_s, m.wait_s);
@@ -271,12 +271,16 @@ class Run {
 
   /// Finishes what is in flight; counts as training time.
   void drain() {
+    const std::int64_t begin = now_ns();
     while (!open_.empty()) {
       close_oldest();
     }
-    const std::int64_t begin = now_ns();
     driver_.quiesce();
-    exposed_s_ += seconds(now_ns() - begin);
+    parts_.device.stream().synchronize();  // so that it has accounted for all
+    const double duration = seconds(now_ns() - begin);
+    const double blocked = driver_.take_blocked(duration);
+    exposed_s_ += blocked;
+    compute_s_ += duration - blocked;
     train_ns_ += now_ns() - clock_begin_ns_;
   }
 

@@ -20,13 +20,14 @@
 namespace paceline {
 
 /// One step of one rank, in seconds. compute + exposed communication + wait = the step's duration.
+/// On a GPU what its stream stood still in the seam is known a step late and counted then.
 struct StepMetrics {
   std::int64_t step = 0;
   std::int64_t samples = 0;
   double loss = 0.0;  ///< mean over this rank's samples; 0 without samples
   double lr = 0.0;
   double compute_s = 0.0;
-  double exposed_comm_s = 0.0;   ///< blocked in the seam, less wait_s
+  double exposed_comm_s = 0.0;   ///< kept from computing by the seam, less wait_s
   double wait_s = 0.0;           ///< blocked for a slower rank
   int waited_for = -1;           ///< the rank that cost most of wait_s; -1: none, or not known
   double waited_for_s = 0.0;     ///< what it cost

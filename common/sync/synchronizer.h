@@ -97,7 +97,6 @@ struct StepReport {
   double wait_s = 0.0;           ///< part of the blocked time spent waiting for a slower rank
   int waited_for = -1;           ///< the rank whose lateness cost most of wait_s; -1: not known
   double waited_for_s = 0.0;     ///< what it cost, at most wait_s
-  double device_s = 0.0;         ///< part of the blocked time in which this rank's GPU computed
   double communication_s = 0.0;  ///< time the backend's transfers were in progress, hidden or not
   std::uint64_t bytes_sent = 0;  ///< payload and framing that left this rank
   Staleness staleness;

@@ -5,8 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <thread>
 
 #include "common/base/error.h"
+#include "common/base/time.h"
 #include "common/core/model_options.h"
 #include "experiments/backends.h"
 #include "experiments/compute.h"
@@ -37,7 +40,11 @@ Config gpu_job(const char* sync, int world) {
   return config;
 }
 
-testing::ThreadJobResult run(const Config& config) {
+/// `wrap` may put something between trainer and backend.
+using Wrap = std::function<std::unique_ptr<Synchronizer>(std::unique_ptr<Synchronizer>,
+                                                         const WorkerContext&)>;
+
+testing::ThreadJobResult run(const Config& config, const Wrap& wrap = {}) {
   const auto train_set = make_synthetic(200, {6, 6, 1}, 5, 7, Split::train);
   const auto test_set = make_synthetic(40, {6, 6, 1}, 5, 7, Split::test);
   testing::RankParts parts;
@@ -46,7 +53,11 @@ testing::ThreadJobResult run(const Config& config) {
       return make_device(context, training_double());
     };
     parts.model = make_model_on;
-    parts.synchronizer = make_synchronizer_on;
+    parts.synchronizer = [&](const Device& device, const Backend& backend,
+                             const WorkerContext& context) {
+      auto synchronizer = make_synchronizer_on(device, backend, context);
+      return wrap ? wrap(std::move(synchronizer), context) : std::move(synchronizer);
+    };
   }
   return testing::run_thread_job(config, find_backend(config.sync), *train_set, *test_set, parts);
 }
@@ -148,6 +159,64 @@ TEST(GpuTraining, SixteenBitsAndAScaledLoss) {
   }
 }
 
+constexpr auto kLate = std::chrono::milliseconds(20);
+
+/// Its host sleeps at each step's begin, before the seam, or in the seam's commit.
+class Late final : public Synchronizer {
+ public:
+  Late(std::unique_ptr<Synchronizer> inner, bool in_seam)
+      : inner_(std::move(inner)), in_seam_(in_seam) {}
+  [[nodiscard]] Traits traits() const noexcept override { return inner_->traits(); }
+  [[nodiscard]] MemoryUse memory() const noexcept override { return inner_->memory(); }
+  ReplicaView bind(const BucketPlan& plan, Device& device, const OptimizerSpec& optimizer,
+                   std::span<const float> init) override {
+    return inner_->bind(plan, device, optimizer, init);
+  }
+  void begin_step(const StepInfo& info) override {
+    std::this_thread::sleep_for(in_seam_ ? Nanoseconds(0) : kLate);
+    inner_->begin_step(info);
+  }
+  void parameters_needed(BucketId b, Stream& stream) override {
+    inner_->parameters_needed(b, stream);
+  }
+  void gradient_ready(BucketId b, const Event& done) override { inner_->gradient_ready(b, done); }
+  StepReport commit() override {
+    std::this_thread::sleep_for(in_seam_ ? kLate : Nanoseconds(0));
+    return inner_->commit();
+  }
+  void quiesce() override { inner_->quiesce(); }
+  void save(StateWriter& writer) const override { inner_->save(writer); }
+  void load(StateReader& reader) override { inner_->load(reader); }
+
+ private:
+  std::unique_ptr<Synchronizer> inner_;
+  bool in_seam_;
+};
+
+/// The mean of both ranks, per step.
+void expect_exposed(const TrainOutcome& outcome, double least) {
+  EXPECT_GE(outcome.exposed_comm_s, least);
+  EXPECT_GE(outcome.compute_s, 0.0);
+  EXPECT_LE(outcome.compute_s + outcome.exposed_comm_s + outcome.wait_s,
+            1.001 * outcome.train_s / static_cast<double>(outcome.steps));
+}
+
+/// Nothing of it passes on the host: NCCL's ranks only queue.
+TEST(GpuTraining, AStreamThatWaitsForALateRankIsExposedCommunication) {
+  const auto result = run(gpu_job("nccl", 2), [](auto inner, const WorkerContext& context) {
+    return context.rank == 1 ? std::make_unique<Late>(std::move(inner), false) : std::move(inner);
+  });
+  expect_exposed(result.outcome, 0.2 * seconds(Nanoseconds(kLate).count()));
+}
+
+/// The device is at its gradients only for a little of the time that the host sleeps.
+TEST(GpuTraining, ADeviceLeftWithoutWorkByTheSeamIsExposedCommunication) {
+  const auto result = run(gpu_job("ring", 2), [](auto inner, const WorkerContext&) {
+    return std::make_unique<Late>(std::move(inner), true);
+  });
+  expect_exposed(result.outcome, 0.5 * seconds(Nanoseconds(kLate).count()));
+}
+
 /// Before a process starts the CPU's model stands for it.
 TEST(GpuTraining, SixteenBitsOfAGptAreTheGpusAlone) {
   Config config = gpu_job("single", 1);
@@ -169,6 +238,23 @@ TEST(GpuTraining, ALossThatIsNotFiniteNamesItsStep) {
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("at step"), std::string::npos) << error.what();
   }
+}
+
+TEST(GpuTraining, AGpuForServersNeedsServers) {
+  const auto error = [](const char* sync) -> std::string {
+    Config config = gpu_job(sync, 2);
+    config.device = "cpu";
+    config.ps.device = "cuda";
+    try {
+      validate_elsewhere(config);
+    } catch (const ConfigError& refused) {
+      return refused.what();
+    }
+    return {};
+  };
+  EXPECT_EQ(error("ring"), "ps.device = \"cuda\": sync = ring has no servers; allowed: cpu");
+  EXPECT_EQ(error("ps"), "");
+  EXPECT_EQ(error("asgd"), "");
 }
 
 TEST(GpuTraining, NothingIsLeftOnTheDevice) {

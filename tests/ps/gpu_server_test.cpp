@@ -172,7 +172,7 @@ std::vector<std::vector<float>> follow_schedule(const JobDescription& job,
 
 TEST(GpuServer, FollowsEveryRuleForStaleGradients) {
   using Variant = DelayCompensation::Variant;
-  const ShardMaker on_gpu = gpu_shard_maker(servers_double(), 3);
+  const ShardMaker on_gpu = gpu_shard_maker(servers_double(), {.index = 3});
   for (const PsRule kind : {testing::kBsp, testing::kAsp, testing::ssp(2)}) {
     for (const Variant variant : {Variant::none, Variant::constant, Variant::adaptive}) {
       for (const OptimizerSpec& spec : {momentum_sgd(), adam_spec()}) {
@@ -197,7 +197,7 @@ TEST(GpuServer, FollowsEveryRuleForStaleGradients) {
 
 /// Answers that were sent stay as they are while the device's weights move on.
 TEST(GpuServer, AnswersKeepTheirVersion) {
-  Rig rig(Rig::job_of(2, testing::kAsp, {100}), 0.0F, gpu_shard_maker(servers_double(), 0));
+  Rig rig(Rig::job_of(2, testing::kAsp, {100}), 0.0F, gpu_shard_maker(servers_double(), {}));
   rig.push(0);
   const Outgoing first = rig.take(0);
   rig.push(1);
@@ -209,7 +209,7 @@ TEST(GpuServer, AnswersKeepTheirVersion) {
 
 TEST(GpuServer, UpdatesAKeyInOneLaunch) {
   Rig rig(Rig::job_of(2, testing::kBsp, {100'000, 700}), 0.0F,
-          gpu_shard_maker(servers_double(), 0));
+          gpu_shard_maker(servers_double(), {}));
   const auto sizes = rig.partition().keys();
   test::host_log().start();
   for (std::size_t key = 0; key < sizes.size(); ++key) {
@@ -233,7 +233,7 @@ TEST(GpuServer, CountsWhatIsOnTheDevice) {
   {
     JobDescription job = Rig::job_of(2, testing::kAsp, {1'000, 3'000});
     job.optimizer = adam_spec();
-    Rig rig(job, 0.0F, gpu_shard_maker(servers_double(), 0));
+    Rig rig(job, 0.0F, gpu_shard_maker(servers_double(), {}));
     const MemoryUse use = rig.server().memory();
     EXPECT_EQ(use.weights, 4'000 * sizeof(float));
     EXPECT_EQ(use.optimizer, 2 * 4'000 * sizeof(float));
@@ -322,7 +322,7 @@ TEST(GpuServer, SaysWhatTheDevicesMemoryLacks) {
 
 std::string maker_error(const CudaModule& module, int gpu) {
   try {
-    static_cast<void>(gpu_shard_maker(module, gpu));
+    static_cast<void>(gpu_shard_maker(module, {.index = gpu}));
   } catch (const ConfigError& error) {
     return error.what();
   }

@@ -7,6 +7,7 @@
 
 #include "common/base/error.h"
 #include "common/core/cuda_libraries.h"
+#include "common/core/gpu/gpu_stopwatch.h"
 
 namespace paceline {
 
@@ -167,6 +168,10 @@ Gpu::~Gpu() {
 
 std::unique_ptr<Event> Gpu::make_event() {
   return std::make_unique<GpuEvent>(*this);
+}
+
+std::unique_ptr<Stopwatch> Gpu::make_stopwatch() {
+  return std::make_unique<GpuStopwatch>(*this, stream_);
 }
 
 std::unique_ptr<DeviceArena> Gpu::allocate(std::size_t floats, std::string_view what) {

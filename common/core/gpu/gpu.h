@@ -136,6 +136,7 @@ class Gpu final : public Device {
   [[nodiscard]] DeviceKind kind() const noexcept override { return DeviceKind::cuda; }
   [[nodiscard]] GpuStream& stream() noexcept override { return stream_; }
   [[nodiscard]] std::unique_ptr<Event> make_event() override;
+  [[nodiscard]] std::unique_ptr<Stopwatch> make_stopwatch() override;
   [[nodiscard]] std::unique_ptr<DeviceArena> allocate(std::size_t floats,
                                                       std::string_view what) override;
   void clear(std::span<float> values) override;

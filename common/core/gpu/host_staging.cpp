@@ -7,8 +7,6 @@
 #include <optional>
 #include <vector>
 
-#include "common/base/time.h"
-
 namespace paceline {
 
 namespace {
@@ -82,17 +80,13 @@ class HostStagedSynchronizer final : public Synchronizer {
   }
 
   StepReport commit() override {
-    const std::int64_t begin = now_ns();
     while (!on_the_way_.empty()) {
       const BucketId b = on_the_way_.front();
       arrived_[static_cast<std::size_t>(b)]->synchronize(
           fmt::format("the gradient of bucket {} (stream of gradients to the host)", b));
       forward_first();
     }
-    const std::int64_t device_ns = now_ns() - begin;
-    StepReport report = inner_->commit();
-    report.device_s = seconds(device_ns);
-    return report;
+    return inner_->commit();
   }
 
   void quiesce() override {

@@ -6,8 +6,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -17,52 +15,26 @@
 #include "common/comm/communicator.h"
 #include "common/comm/transport.h"
 #include "experiments/bench_ranks.h"
+#include "experiments/bench_table.h"
 #include "ring/collective.h"
 
 namespace paceline {
 
 namespace {
 
-struct Row {
-  std::size_t bytes = 0;
-  std::size_t count = 0;
-  double seconds = 0.0;
-  double algbw = 0.0;  ///< bytes per second
-  double busbw = 0.0;
-  std::int64_t wrong = 0;
-  std::string algorithm;
-};
-
 void validate(const AllreduceBenchOptions& options) {
-  const auto require = [](bool good, const std::string& problem) {
-    if (!good) {
-      throw ConfigError(problem);
-    }
-  };
-  require(options.world >= 1 && options.world <= 256,
-          fmt::format("--world {}: allowed are 1..256", options.world));
-  require(options.factor >= 2, fmt::format("--factor {}: allowed: 2 or more", options.factor));
-  require(options.iters >= 1, fmt::format("--iters {}: allowed: 1 or more", options.iters));
-  require(options.warmup >= 0, fmt::format("--warmup {}: allowed: 0 or more", options.warmup));
-  require(options.min_bytes >= 1 && options.min_bytes <= options.max_bytes,
-          fmt::format("--min {} --max {}: allowed: 1 <= min <= max", options.min_bytes,
-                      options.max_bytes));
-  require(options.type == "f32" || options.type == "i64",
-          fmt::format("--type {}: allowed are f32 | i64", options.type));
+  check_bench_sizes(options);
+  if (options.type != "f32" && options.type != "i64") {
+    throw ConfigError(
+        fmt::format("--type {}: allowed are f32 | i64 (and f16 | bf16 with "
+                    "--transport=nccl)",
+                    options.type));
+  }
   if (options.algorithm != "auto") {
     static_cast<void>(parse_algorithm(options.algorithm));
   }
   static_cast<void>(parse_link("--link-inter", options.link_inter));
   static_cast<void>(parse_link("--link-intra", options.link_intra));
-}
-
-std::vector<std::size_t> sizes_of(const AllreduceBenchOptions& options) {
-  std::vector<std::size_t> sizes = options.sizes;
-  for (std::size_t bytes = options.min_bytes; options.sizes.empty() && bytes <= options.max_bytes;
-       bytes *= options.factor) {
-    sizes.push_back(bytes);
-  }
-  return sizes;
 }
 
 /// One rank's side of the benchmark.
@@ -95,15 +67,15 @@ class RankBench {
     CollectiveOptions barrier;
     barrier.timeout = options.timeout;
     barrier_ = std::make_unique<Collective>(*transport_, topology_, barrier);
-    const std::vector<std::size_t> sizes = sizes_of(options);
+    const std::vector<std::size_t> sizes = bench_sizes(options);
     memory_ = transport_->allocate(*std::max_element(sizes.begin(), sizes.end()) + size_of(type_));
     barrier_memory_ = transport_->allocate(sizeof(float));
   }
 
   [[nodiscard]] std::string transport_name() const { return transport_->name(); }
 
-  Row measure(std::size_t bytes) {
-    Row row;
+  AllreduceRow measure(std::size_t bytes) {
+    AllreduceRow row;
     row.count = std::max<std::size_t>(1, bytes / size_of(type_));
     row.bytes = row.count * size_of(type_);
     const std::span<std::byte> data = memory_->bytes().first(row.bytes);
@@ -120,12 +92,9 @@ class RankBench {
       collective_->allreduce(data, type_);
       times.push_back(seconds(now_ns() - begin));
     }
-    times = workers_.max(times);
-    std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),
-                     times.end());
-    row.seconds = times[times.size() / 2];
+    row.seconds = median(workers_.max(times));
     row.algbw = static_cast<double>(row.bytes) / row.seconds;
-    row.busbw = row.algbw * 2.0 * (options_.world - 1) / options_.world;
+    row.busbw = bus_bandwidth(row.algbw, options_.world);
     row.wrong = check(data);
     row.algorithm = algorithm_name(pick_algorithm(picks_, options_.world, row.bytes));
     return row;
@@ -173,46 +142,22 @@ class RankBench {
 void print_header(const AllreduceBenchOptions& options, const std::string& transport) {
   fmt::print("# paceline bench allreduce: world {}, transport {}, in place, median of {} or more\n",
              options.world, transport, options.iters);
-  fmt::print("#{:>12} {:>12} {:>6} {:>6} {:>17} {:>11} {:>8} {:>8} {:>7}\n", "size", "count",
-             "type", "redop", "algorithm", "time", "algbw", "busbw", "#wrong");
-  fmt::print("#{:>12} {:>12} {:>6} {:>6} {:>17} {:>11} {:>8} {:>8} {:>7}\n", "(B)", "(elements)",
-             "", "", "", "(us)", "(GB/s)", "(GB/s)", "");
-}
-
-void print_row(const AllreduceBenchOptions& options, const Row& row) {
-  fmt::print(" {:>12} {:>12} {:>6} {:>6} {:>17} {:>11.1f} {:>8.3f} {:>8.3f} {:>7}\n", row.bytes,
-             row.count, options.type, "sum", row.algorithm, row.seconds * 1e6, row.algbw * 1e-9,
-             row.busbw * 1e-9, row.wrong);
-  std::fflush(stdout);
+  print_bench_columns();
 }
 
 void write_json(const AllreduceBenchOptions& options, const std::string& transport,
-                const std::vector<Row>& rows) {
+                const std::vector<AllreduceRow>& rows) {
   nlohmann::json results = nlohmann::json::array();
-  for (const Row& row : rows) {
-    results.push_back({{"size", row.bytes},
-                       {"count", row.count},
-                       {"type", options.type},
-                       {"redop", "sum"},
-                       {"algorithm", row.algorithm},
-                       {"time_us", row.seconds * 1e6},
-                       {"algbw_gbps", row.algbw * 1e-9},
-                       {"busbw_gbps", row.busbw * 1e-9},
-                       {"wrong", row.wrong}});
+  for (const AllreduceRow& row : rows) {
+    results.push_back(bench_row_json(options, row));
   }
-  std::ofstream file(options.json);
-  file << nlohmann::json{{"collective", "allreduce"},
-                         {"world", options.world},
-                         {"transport", transport},
-                         {"link_inter", options.link_inter},
-                         {"link_intra", options.link_intra},
-                         {"iters", options.iters},
-                         {"results", results}}
-              .dump(2)
-       << '\n';
-  if (!file.flush()) {
-    throw ConfigError(fmt::format("--json {}: cannot be written", options.json));
-  }
+  write_bench_json(options, {{"collective", "allreduce"},
+                             {"world", options.world},
+                             {"transport", transport},
+                             {"link_inter", options.link_inter},
+                             {"link_intra", options.link_intra},
+                             {"iters", options.iters},
+                             {"results", results}});
 }
 
 /// Where each rank can have a processor of its own it gets one, as mpirun does by default: else the
@@ -241,13 +186,13 @@ void bench_rank(const AllreduceBenchOptions& options, Communicator& workers, Abo
     print_header(options, bench.transport_name());
   }
   bind_to_processor(workers.rank(), options.world);  // after the transport saw all processors
-  std::vector<Row> rows;
+  std::vector<AllreduceRow> rows;
   std::int64_t wrong = 0;
-  for (const std::size_t bytes : sizes_of(options)) {
+  for (const std::size_t bytes : bench_sizes(options)) {
     rows.push_back(bench.measure(bytes));
     wrong += rows.back().wrong;
     if (root) {
-      print_row(options, rows.back());
+      print_bench_row(options, rows.back());
     }
   }
   if (root && !options.json.empty()) {

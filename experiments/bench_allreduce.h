@@ -18,9 +18,9 @@ struct AllreduceBenchOptions {
   int iters = 20;  ///< timed runs of a size; sizes under 1 MiB get up to 50 times as many
   int warmup = 5;  ///< likewise, before them
   int world = 2;
-  std::string transport = "auto";   ///< auto | inproc | shm | tcp
+  std::string transport = "auto";   ///< auto | inproc | shm | tcp; nccl: see bench_nccl.h
   std::string algorithm = "auto";   ///< auto, or a name that parse_algorithm takes
-  std::string type = "f32";         ///< f32 | i64
+  std::string type = "f32";         ///< f32 | i64; nccl: f32 | f16 | bf16
   std::size_t chunk = 0;            ///< bytes per message at most; 0: picked by size
   int ranks_per_node = 0;           ///< 0: all ranks on one node
   std::string link_inter = "none";  ///< emulated link between nodes, "1gbit,50us"

@@ -2,6 +2,7 @@
 #include "experiments/bench_ranks.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -16,6 +17,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -38,11 +40,10 @@ JobSpec job_spec(int world, Nanoseconds timeout) {
   return spec;
 }
 
-/// A pipe through which children learn the hub's port: it has threads, so they are forked before.
-struct PortPipe {
+struct Pipe {
   FileDescriptor read;
   FileDescriptor write;
-  PortPipe() {
+  Pipe() {
     int ends[2];
     if (pipe(ends) != 0) {
       throw Error(fmt::format("pipe: {}", std::strerror(errno)));
@@ -52,7 +53,8 @@ struct PortPipe {
   }
 };
 
-int run_child(const JobSpec& spec, int rank, const PortPipe& ports, const RankBody& body) {
+/// Through `ports` children learn the hub's port: it has threads, so they are forked before.
+int run_child(const JobSpec& spec, int rank, const Pipe& ports, const RankBody& body) {
   std::uint16_t port = 0;
   if (::read(ports.read.get(), &port, sizeof(port)) != sizeof(port)) {
     return 1;
@@ -91,14 +93,23 @@ class Children {
 
   void add(pid_t child) { running_.push_back(child); }
 
-  /// Reaps all, telling `on_failure(text)` about each that failed. True if none did.
+  /// Reaps all, telling `on_failure(text)` about each that failed. True if none did. From the first
+  /// failure on it waits for `grace` at most; who is left is for the destructor.
   template <typename OnFailure>
-  bool reap(OnFailure on_failure) {
+  bool reap(Nanoseconds grace, OnFailure on_failure) {
     bool good = true;
+    Deadline deadline = Deadline::after(grace);
     while (!running_.empty()) {
       int status = 0;
-      const pid_t child = waitpid(-1, &status, 0);
+      const pid_t child = waitpid(-1, &status, good ? 0 : WNOHANG);
       if (child < 0 && errno == EINTR) {
+        continue;
+      }
+      if (child == 0) {
+        if (deadline.passed()) {
+          return false;
+        }
+        std::this_thread::sleep_for(kAbortPollInterval);
         continue;
       }
       const auto at = std::find(running_.begin(), running_.end(), child);
@@ -107,6 +118,7 @@ class Children {
       }
       running_.erase(at);
       if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+        deadline = good ? Deadline::after(grace) : deadline;
         good = false;
         on_failure(WIFSIGNALED(status)
                        ? fmt::format("a rank was ended by signal {}", WTERMSIG(status))
@@ -149,7 +161,7 @@ int run_thread_ranks(int world, Nanoseconds timeout, const RankBody& body) {
 
 int run_process_ranks(int world, Nanoseconds timeout, const RankBody& body) {
   const JobSpec spec = job_spec(world, timeout);
-  const PortPipe ports;
+  const Pipe ports;
   const pid_t parent = getpid();
   std::fflush(nullptr);
   Children children;
@@ -171,7 +183,90 @@ int run_process_ranks(int world, Nanoseconds timeout, const RankBody& body) {
       throw Error(fmt::format("pipe: {}", std::strerror(errno)));
     }
   }
-  return children.reap([&](const std::string& why) { hub.abort(why); }) ? 0 : 1;
+  return children.reap(2 * timeout, [&](const std::string& why) { hub.abort(why); }) ? 0 : 1;
+}
+
+namespace {
+
+enum class Outcome : char { result = 'r', error = 'e', bad_configuration = 'c' };
+
+/// The outcome and its text.
+std::string outcome_of(const std::function<std::string()>& body) {
+  const auto with = [](Outcome outcome, std::string_view text) {
+    return std::string(1, static_cast<char>(outcome)).append(text);
+  };
+  try {
+    return with(Outcome::result, body());
+  } catch (const ConfigError& error) {
+    return with(Outcome::bad_configuration, error.what());
+  } catch (const std::exception& error) {
+    return with(Outcome::error, error.what());
+  }
+}
+
+void write_all(const FileDescriptor& to, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(to.get(), text.data(), text.size());
+    if (written < 0 && errno != EINTR) {
+      return;
+    }
+    text.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(written, 0)));
+  }
+}
+
+/// Until the other side has closed it.
+std::string read_all(const FileDescriptor& from, Nanoseconds timeout) {
+  const Deadline deadline = Deadline::after(timeout);
+  std::string text;
+  for (;;) {
+    pollfd ready{from.get(), POLLIN, 0};
+    if (poll(&ready, 1, static_cast<int>(kAbortPollInterval.count())) > 0) {
+      char bytes[4096];
+      const ssize_t count = ::read(from.get(), bytes, sizeof bytes);
+      if (count == 0 || (count < 0 && errno != EINTR)) {
+        return text;
+      }
+      text.append(bytes, static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+    }
+    if (deadline.passed()) {
+      throw TimeoutError(
+          fmt::format("looking at the GPUs took longer than {:.1f} s", seconds(timeout.count())));
+    }
+  }
+}
+
+}  // namespace
+
+std::string run_alone(Nanoseconds timeout, const std::function<std::string()>& body) {
+  Pipe answer;
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  if (child < 0) {
+    throw Error(fmt::format("fork: {}", std::strerror(errno)));
+  }
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    write_all(answer.write, outcome_of(body));
+    _exit(0);
+  }
+  Children children;
+  children.add(child);
+  answer.write.reset();
+  const std::string text = read_all(answer.read, timeout);
+  std::string problem = "a process ended without an answer";
+  static_cast<void>(children.reap(timeout, [&](const std::string& why) { problem = why; }));
+  if (text.empty()) {
+    throw Error(problem);
+  }
+  std::string rest = text.substr(1);
+  switch (static_cast<Outcome>(text.front())) {
+    case Outcome::result:
+      return rest;
+    case Outcome::bad_configuration:
+      throw ConfigError(rest);
+    default:
+      throw Error(rest);
+  }
 }
 
 }  // namespace paceline

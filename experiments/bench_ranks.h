@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 #include "common/base/abort.h"
 #include "common/base/time.h"
@@ -18,7 +19,14 @@ using RankBody = std::function<void(Communicator& workers, AbortToken& abort)>;
 [[nodiscard]] int run_thread_ranks(int world, Nanoseconds timeout, const RankBody& body);
 
 /// Ranks are forked processes, joined by a control plane on loopback; none outlives the call. The
-/// calling process must have one thread.
+/// calling process must have one thread. Once one has failed, the others have twice `timeout` to
+/// end before they are killed.
 [[nodiscard]] int run_process_ranks(int world, Nanoseconds timeout, const RankBody& body);
+
+/// What `body` returns or throws (ConfigError, or any other exception as Error), run in a forked
+/// process: what it opens, such as CUDA, is not opened in this one, which can fork again. Throws
+/// TimeoutError after killing it when it takes longer than `timeout`. The calling process must have
+/// one thread.
+[[nodiscard]] std::string run_alone(Nanoseconds timeout, const std::function<std::string()>& body);
 
 }  // namespace paceline

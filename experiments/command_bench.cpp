@@ -9,6 +9,7 @@
 #include "common/base/error.h"
 #include "common/config/value_text.h"
 #include "experiments/bench_allreduce.h"
+#include "experiments/bench_nccl.h"
 #include "experiments/bench_pushpull.h"
 #include "experiments/commands.h"
 
@@ -20,7 +21,10 @@ constexpr const char* kAllreduceExamples = R"(
 Examples:
   paceline bench allreduce                                          shm, 2 ranks
   paceline bench allreduce --transport=shm,tcp --world=2,4 --algorithm=ring,tree --max=16MiB
-  paceline bench allreduce --transport=tcp --link-inter=1gbit,50us --ranks-per-node=1 --world=4)";
+  paceline bench allreduce --transport=tcp --link-inter=1gbit,50us --ranks-per-node=1 --world=4
+  paceline bench allreduce --transport=nccl --world=1,2,4 --type=bf16 --max=256MiB --json=nccl.json
+      rank r on GPU r, beside the GPUs' plain copies ("of copy": busbw over the slowest copy between
+      two of them; with one GPU algbw over the copy within it))";
 
 constexpr const char* kPushPullExamples = R"(
 Examples:
@@ -80,7 +84,7 @@ int run_sweep(const AllreduceSweep& sweep) {
                                             algorithm, world, path.extension().string()));
           options.json = path.string();
         }
-        status |= bench_allreduce(options);
+        status |= transport == "nccl" ? bench_nccl(options) : bench_allreduce(options);
       }
     }
   }
@@ -91,7 +95,9 @@ void add_allreduce(CLI::App& bench, Action& action) {
   auto* command = bench.add_subcommand("allreduce", "Our collectives: size, time, algbw, busbw");
   auto sweep = std::make_shared<AllreduceSweep>();
   add_common(*command, sweep->options);
-  command->add_option("--transport", sweep->transports, "inproc, shm, tcp, auto [shm]")
+  command
+      ->add_option("--transport", sweep->transports,
+                   "inproc, shm, tcp, auto; nccl: between GPUs [shm]")
       ->delimiter(',');
   command
       ->add_option("--algorithm", sweep->algorithms,
@@ -108,7 +114,8 @@ void add_allreduce(CLI::App& bench, Action& action) {
           },
           "These sizes instead of --min, --max and --factor: 4KiB,1MiB,100MiB")
       ->delimiter(',');
-  command->add_option("--type", sweep->options.type, "f32 or i64")->capture_default_str();
+  command->add_option("--type", sweep->options.type, "f32 or i64; nccl: f32, f16 or bf16")
+      ->capture_default_str();
   command->add_option("--ranks-per-node", sweep->options.ranks_per_node, "0: all on one node")
       ->capture_default_str();
   command->add_option("--link-inter", sweep->options.link_inter, "Emulated link between nodes")

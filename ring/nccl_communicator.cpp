@@ -265,11 +265,10 @@ NcclCommunicators::Id NcclCommunicators::split(int color, int key) {
   return id;
 }
 
-void NcclCommunicators::all_reduce(Id comm, void* memory, std::size_t count, Precision format,
-                                   GpuStream& stream) {
+void NcclCommunicators::all_reduce(Id comm, const void* from, void* to, std::size_t count,
+                                   Precision format, GpuStream& stream) {
   issue(comm, "starting an allreduce", [&](void* handle) {
-    return api_.all_reduce(memory, memory, count, format, cuda::NcclSum::sum, handle,
-                           stream.native());
+    return api_.all_reduce(from, to, count, format, cuda::NcclSum::sum, handle, stream.native());
   });
 }
 

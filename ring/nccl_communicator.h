@@ -53,7 +53,12 @@ class NcclCommunicators {
 
   /// Queue collectives on device memory, in place. Every rank of the communicator calls the same
   /// ones with the same counts in the same order; sums are NCCL's.
-  void all_reduce(Id comm, void* memory, std::size_t count, Precision format, GpuStream& stream);
+  void all_reduce(Id comm, void* memory, std::size_t count, Precision format, GpuStream& stream) {
+    all_reduce(comm, memory, memory, count, format, stream);
+  }
+  /// Not in place, unless `from` is `to`.
+  void all_reduce(Id comm, const void* from, void* to, std::size_t count, Precision format,
+                  GpuStream& stream);
   /// `memory` holds count · ranks elements; block `rank` of them becomes the sum.
   void reduce_scatter(Id comm, int rank, void* memory, std::size_t count, Precision format,
                       GpuStream& stream);

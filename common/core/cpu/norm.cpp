@@ -16,6 +16,9 @@ namespace {
 struct Slabs {
   std::int64_t count;
   std::int64_t rows;
+  /// The channels, or with one slab several rows of them side by side as one row, so that a row is
+  /// wide enough for the processor.
+  std::int64_t columns;
 };
 
 /// What the norms share: moments per slab and channel, and the passes over the activations.
@@ -25,22 +28,28 @@ class Norm : public NormLayer {
 
   [[nodiscard]] std::size_t held_bytes() const noexcept override {
     return (first_.capacity() + second_.capacity()) * sizeof(double) +
-           (mean_.capacity() + inverse_.capacity() + mean_dy_.capacity() + mean_dy_x_.capacity()) *
+           (mean_.capacity() + inverse_.capacity() + mean_dy_.capacity() + mean_dy_x_.capacity() +
+            gamma_.capacity() + beta_.capacity()) *
                sizeof(float);
   }
   [[nodiscard]] std::size_t planned_bytes(const PlannedBatch& batch) const override {
-    const auto n = static_cast<std::size_t>(slabs_of(batch.samples).count * channels());
-    return n * (2 * sizeof(double) + 4 * sizeof(float));
+    const Slabs slabs = slabs_of(batch.samples);
+    const auto n = static_cast<std::size_t>(slabs.count * slabs.columns);
+    return n * (2 * sizeof(double) + 4 * sizeof(float)) +
+           static_cast<std::size_t>(slabs.columns) * 2 * sizeof(float);
   }
 
   void forward(const ForwardPass& pass) override {
     const Slabs slabs = slabs_of(pass.samples);
     reserve(slabs);
     find_statistics(pass, slabs);
+    repeat(mean_, slabs);
+    repeat(inverse_, slabs);
+    take_scales(pass.weights, slabs);
     const kernels::Normalise row{
-        pass.input,      pass.output,  mean_.data(),
-        inverse_.data(), pass.weights, pass.weights + channels(),
-        slabs.rows,      channels(),   setup().activation == Activation::relu,
+        pass.input,      pass.output,   mean_.data(),
+        inverse_.data(), gamma_.data(), beta_.data(),
+        slabs.rows,      slabs.columns, setup().activation == Activation::relu,
         pass.addend};
     kernels::for_rows(slabs.count * slabs.rows, row);
   }
@@ -51,8 +60,9 @@ class Norm : public NormLayer {
                                          pass.d_output,   mean_.data(),
                                          inverse_.data(), first_.data(),
                                          second_.data(),  slabs.rows,
-                                         channels()};
+                                         slabs.columns};
     kernels::for_rows(units(slabs), sums);
+    add_repeated(slabs);
     kernels::for_each(channels(), kernels::NormParameterGradient{
                                       first_.data(), second_.data(), pass.gradients,
                                       pass.gradients + channels(), slabs.count, channels()});
@@ -60,21 +70,25 @@ class Norm : public NormLayer {
     if (pass.d_input == nullptr) {
       return;
     }
+    repeat(mean_dy_, slabs);
+    repeat(mean_dy_x_, slabs);
+    take_scales(pass.weights, slabs);
     const kernels::NormInputGradient row{
-        pass.input,   pass.d_output,   pass.d_input,      mean_.data(), inverse_.data(),
-        pass.weights, mean_dy_.data(), mean_dy_x_.data(), slabs.rows,   channels()};
+        pass.input,    pass.d_output,   pass.d_input,      mean_.data(), inverse_.data(),
+        gamma_.data(), mean_dy_.data(), mean_dy_x_.data(), slabs.rows,   slabs.columns};
     kernels::for_rows(slabs.count * slabs.rows, row);
   }
 
  protected:
   [[nodiscard]] virtual Slabs slabs_of(std::int64_t samples) const noexcept = 0;
-  /// Fills mean_ and inverse_.
+  /// Fills mean_ and inverse_ of the channels.
   virtual void find_statistics(const ForwardPass& pass, const Slabs& slabs) = 0;
   /// Fills first_ and second_ with the moments of every slab and channel.
   void take_moments(const ForwardPass& pass, const Slabs& slabs) {
-    kernels::for_rows(
-        units(slabs),
-        kernels::ChannelMoments{pass.input, first_.data(), second_.data(), slabs.rows, channels()});
+    kernels::for_rows(units(slabs),
+                      kernels::ChannelMoments{pass.input, first_.data(), second_.data(), slabs.rows,
+                                              slabs.columns});
+    merge_repeated(slabs);
   }
   /// Turns sums of dy and dy·x̂ (in first_, second_) into mean_dy_ and mean_dy_x_.
   virtual void share_gradients(const BackwardPass& pass, const Slabs& slabs) = 0;
@@ -87,11 +101,62 @@ class Norm : public NormLayer {
   std::vector<float> mean_dy_x_;
 
  private:
-  [[nodiscard]] std::int64_t units(const Slabs& slabs) const noexcept {
-    return slabs.count * kernels::norm_tiles(channels());
+  [[nodiscard]] static std::int64_t units(const Slabs& slabs) noexcept {
+    return slabs.count * kernels::norm_tiles(slabs.columns);
   }
+
+  /// The channels' values, again for every further row in a wide one.
+  void repeat(std::vector<float>& values, const Slabs& slabs) const noexcept {
+    const auto n = static_cast<std::size_t>(channels());
+    for (auto c = n; c < static_cast<std::size_t>(slabs.columns); ++c) {
+      values[c] = values[c - n];
+    }
+  }
+  void take_scales(const float* weights, const Slabs& slabs) {
+    std::copy_n(weights, channels(), gamma_.begin());
+    std::copy_n(weights + channels(), channels(), beta_.begin());
+    repeat(gamma_, slabs);
+    repeat(beta_, slabs);
+  }
+
+  /// Sums of a wide row's columns become those of the channels.
+  void add_repeated(const Slabs& slabs) noexcept {
+    const auto n = static_cast<std::size_t>(channels());
+    for (auto c = n; c < static_cast<std::size_t>(slabs.columns); ++c) {
+      first_[c % n] += first_[c];
+      second_[c % n] += second_[c];
+    }
+  }
+
+  /// Moments likewise; all columns have as many rows.
+  void merge_repeated(const Slabs& slabs) noexcept {
+    const auto n = static_cast<std::size_t>(channels());
+    const auto all = static_cast<std::size_t>(slabs.columns);
+    if (all == n) {
+      return;
+    }
+    const double share = static_cast<double>(n) / static_cast<double>(all);
+    for (std::size_t channel = 0; channel < n; ++channel) {
+      double mean = 0.0;
+      for (std::size_t c = channel; c < all; c += n) {
+        mean += first_[c] * share;
+      }
+      double squares = 0.0;
+      for (std::size_t c = channel; c < all; c += n) {
+        const double distance = first_[c] - mean;
+        squares += second_[c] + static_cast<double>(slabs.rows) * distance * distance;
+      }
+      first_[channel] = mean;
+      second_[channel] = squares;
+    }
+  }
+
   void reserve(const Slabs& slabs) {
-    const auto n = static_cast<std::size_t>(slabs.count * channels());
+    if (gamma_.size() < static_cast<std::size_t>(slabs.columns)) {
+      gamma_.resize(static_cast<std::size_t>(slabs.columns));
+      beta_.resize(static_cast<std::size_t>(slabs.columns));
+    }
+    const auto n = static_cast<std::size_t>(slabs.count * slabs.columns);
     if (n > first_.size()) {
       first_.resize(n);
       second_.resize(n);
@@ -101,6 +166,9 @@ class Norm : public NormLayer {
       mean_dy_x_.resize(n);
     }
   }
+
+  std::vector<float> gamma_;  // of a row's columns, as beta_
+  std::vector<float> beta_;
 };
 
 class BatchNorm final : public Norm {
@@ -109,7 +177,10 @@ class BatchNorm final : public Norm {
 
  private:
   [[nodiscard]] Slabs slabs_of(std::int64_t samples) const noexcept override {
-    return {1, samples * positions()};
+    const std::int64_t rows = samples * positions();
+    const std::int64_t fold = kernels::kColumnTile / channels();
+    const bool folds = fold > 1 && kernels::kColumnTile % channels() == 0 && rows % fold == 0;
+    return folds ? Slabs{1, rows / fold, kernels::kColumnTile} : Slabs{1, rows, channels()};
   }
 
   void find_statistics(const ForwardPass& pass, const Slabs& slabs) override {
@@ -122,7 +193,7 @@ class BatchNorm final : public Norm {
       return;
     }
     take_moments(pass, slabs);
-    count_ = static_cast<double>(slabs.rows);
+    count_ = static_cast<double>(slabs.rows * slabs.columns / channels());
     if (sums_over_ranks()) {
       count_ = share_moments(*setup().reducer, count_, std::span(first_).first(n),
                              std::span(second_).first(n));
@@ -176,7 +247,7 @@ class GroupNorm final : public Norm {
 
  private:
   [[nodiscard]] Slabs slabs_of(std::int64_t samples) const noexcept override {
-    return {samples, positions()};
+    return {samples, positions(), channels()};
   }
   /// A sample's own, in evaluation as well.
   void find_statistics(const ForwardPass& pass, const Slabs& slabs) override {

@@ -41,6 +41,7 @@ std::unique_ptr<Device> make_device(const WorkerContext& context, const CudaModu
   options.index = choose_gpu(module, cuda.device, one_for_all ? 0 : local);
   options.tf32 = cuda.tf32;
   options.attention = fusing(cuda.attention);
+  options.graphs = cuda.graph;
   options.timeout = 2 * context.config.comm.timeout;  // so that a lost rank is named before
   options.abort = &context.abort;
   return std::make_unique<Gpu>(module, options);

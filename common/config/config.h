@@ -182,6 +182,7 @@ struct CudaConfig {
   /// auto: cuDNN's fused kernels where equal steps give equal bits; fused: wherever it has them;
   /// products: never
   std::string attention = "auto";
+  bool graph = false;  ///< steps that are known are launched as CUDA graphs
 };
 
 struct RunDirConfig {

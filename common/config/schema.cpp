@@ -335,6 +335,9 @@ void add_emulation_keys(std::vector<Key>& keys) {
                         "device=cuda, in bf16 or fp16: auto: attention in cuDNN's fused kernels "
                         "where equal steps give equal bits; fused: wherever cuDNN has them; "
                         "products: two products and a softmax"));
+  keys.push_back(boolean("cuda.graph", in<&Config::cuda, &CudaConfig::graph>,
+                         "device=cuda: from the third time on, a batch's forward and backward are "
+                         "launched as a few CUDA graphs, not kernel by kernel"));
   keys.push_back(
       text("run.dir", in<&Config::run, &RunDirConfig::dir>, "folder that gets the run's folder"));
   keys.push_back(text("run.name", in<&Config::run, &RunDirConfig::name>,

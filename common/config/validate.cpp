@@ -49,6 +49,9 @@ void check_device(const Config& config, const ValidationRules& rules) {
       throw ConfigError(
           fmt::format("cuda.attention = {} needs device = cuda", config.cuda.attention));
     }
+    if (config.cuda.graph) {
+      throw ConfigError("cuda.graph = true needs device = cuda");
+    }
     if (servers) check_cuda("ps.device", rules);
     return;
   }
@@ -59,6 +62,11 @@ void check_device(const Config& config, const ValidationRules& rules) {
   if (config.compute.emulate.count() > 0) {
     throw ConfigError(
         "compute.emulate pads a step on the CPU to a device's time; with device = cuda allowed: 0");
+  }
+  if (config.cuda.graph && config.norm.kind == "sync_batch") {
+    throw ConfigError(
+        "cuda.graph = true with norm.kind = sync_batch: the host sums statistics over the ranks in "
+        "the midst of a step; allowed: false, or another norm.kind");
   }
   check_cuda("device", rules);
 }

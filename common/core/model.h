@@ -60,9 +60,16 @@ class LayerHooks {
   LayerHooks(const LayerHooks&) = delete;
   LayerHooks& operator=(const LayerHooks&) = delete;
   virtual void before_forward(int layer) = 0;
+  /// On a GPU queues nothing, unlike the other two.
   virtual void after_forward(int layer) = 0;
   /// The layer's weight gradients are final and its weights are not read again in this step.
   virtual void after_backward(int layer) = 0;
+
+  /// On a GPU, asked as a batch begins that leaves out no layer: whether the call for `layer` may
+  /// queue work, or make the stream wait. The layers' work between two such calls may be queued as
+  /// one.
+  [[nodiscard]] virtual bool queues_before_forward(int /*layer*/) const { return true; }
+  [[nodiscard]] virtual bool queues_after_backward(int /*layer*/) const { return true; }
 };
 
 /// Not thread-safe; one per worker. Several models of one process may compute at once.

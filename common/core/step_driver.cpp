@@ -48,6 +48,30 @@ LayerBuckets::LayerBuckets(const Model& model, const BucketPlan& plan)
       }
     }
   }
+  find_turns();
+}
+
+void LayerBuckets::find_turns() {
+  needs_first_.resize(of_layer_.size());
+  launches_.resize(of_layer_.size());
+  std::vector<bool> needed(layers_of_.size());
+  for (std::size_t l = 0; l < of_layer_.size(); ++l) {
+    for (const BucketId b : of_layer_[l]) {
+      const auto at = static_cast<std::size_t>(b);
+      needs_first_[l] = needs_first_[l] || !needed[at];
+      needed[at] = true;
+    }
+  }
+  std::vector<int> pending = layers_of_;
+  std::size_t next = 0;
+  for (std::size_t l = of_layer_.size(); l-- > 0;) {
+    for (const BucketId b : of_layer_[l]) {
+      --pending[static_cast<std::size_t>(b)];
+    }
+    for (; next < pending.size() && pending[next] == 0; ++next) {
+      launches_[l] = true;
+    }
+  }
 }
 
 StepDriver::StepDriver(const Model& model, const BucketPlan& plan, const StepDriverOptions& options,
@@ -114,6 +138,15 @@ void StepDriver::after_backward(int layer) {
     --pending_[static_cast<std::size_t>(b)];
   }
   launch_ready();
+}
+
+bool StepDriver::queues_before_forward(int layer) const {
+  const auto open = [&](BucketId b) { return !needed_[static_cast<std::size_t>(b)]; };
+  return buckets_.needs_first(layer) && std::ranges::any_of(buckets_.of_layer(layer), open);
+}
+
+bool StepDriver::queues_after_backward(int layer) const {
+  return last_micro_batch_ && !sparse_ && buckets_.launches(layer);
 }
 
 StepReport StepDriver::commit() {

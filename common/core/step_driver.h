@@ -26,10 +26,22 @@ class LayerBuckets {
     return of_layer_[static_cast<std::size_t>(layer)];
   }
   [[nodiscard]] const std::vector<int>& layers_of() const noexcept { return layers_of_; }
+  /// Whether a bucket is first needed by the layer's forward; whether one may be launched, as all
+  /// before it, after its backward, where no layer is left out.
+  [[nodiscard]] bool needs_first(int layer) const {
+    return needs_first_[static_cast<std::size_t>(layer)];
+  }
+  [[nodiscard]] bool launches(int layer) const {
+    return launches_[static_cast<std::size_t>(layer)];
+  }
 
  private:
+  void find_turns();
+
   std::vector<std::vector<BucketId>> of_layer_;
   std::vector<int> layers_of_;
+  std::vector<bool> needs_first_;
+  std::vector<bool> launches_;
 };
 
 struct StepDriverOptions {
@@ -61,6 +73,8 @@ class StepDriver final : public LayerHooks {
   void before_forward(int layer) override;
   void after_forward(int layer) override;
   void after_backward(int layer) override;
+  [[nodiscard]] bool queues_before_forward(int layer) const override;
+  [[nodiscard]] bool queues_after_backward(int layer) const override;
 
   /// Waits for the buckets of layers that this step left out too, before the gradients of all are
   /// read.

@@ -13,6 +13,7 @@
 #include "common/core/model_options.h"
 #include "experiments/backends.h"
 #include "experiments/compute.h"
+#include "tests/support/host_log.h"
 #include "tests/support/host_module.h"
 #include "tests/support/thread_job.h"
 
@@ -157,6 +158,41 @@ TEST(GpuTraining, SixteenBitsAndAScaledLoss) {
     config.precision.initial_scale = 1024.0;
     expect_follows_the_cpu(config, 2e-3);
   }
+}
+
+/// A whole job with CUDA graphs, bit by bit that without.
+void expect_same_with_graphs(Config config) {
+  const auto plain = run(config);
+  config.cuda.graph = true;
+  test::host_log().start();
+  const auto with_graphs = run(config);
+  const auto launched = std::ranges::count(test::host_log().take(), "graph", &test::HostCall::what);
+  EXPECT_GT(launched, static_cast<std::int64_t>(plain.losses.size()));
+  EXPECT_EQ(with_graphs.losses, plain.losses);
+  EXPECT_EQ(with_graphs.weights, plain.weights);
+  ASSERT_FALSE(plain.outcome.evaluations.empty());
+  EXPECT_EQ(with_graphs.outcome.evaluations.back().loss, plain.outcome.evaluations.back().loss);
+}
+
+TEST(GpuTraining, GraphsGiveTheBitsOfPlainSteps) {
+  Config config = gpu_job("single", 1);
+  config.model = "cnn";
+  config.norm.kind = "batch";
+  config.train.samples = 12 * 4;
+  config.train.eval_every = 20;
+  config.bucket.size = 4 << 10;
+  expect_same_with_graphs(config);
+  config = gpu_job("nccl", 2);
+  config.model = "mlp";
+  config.train.accumulate = 2;
+  config.train.samples = 230;  // 200 are an epoch: its last step is smaller
+  expect_same_with_graphs(config);
+  config = gpu_job("ring", 2);
+  config.precision.compute = "fp16";
+  config.precision.initial_scale = 1 << 20;  // overflows, and grows again
+  config.precision.growth_every = 3;
+  config.train.samples *= 4;
+  expect_same_with_graphs(config);
 }
 
 constexpr auto kLate = std::chrono::milliseconds(20);

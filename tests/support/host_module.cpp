@@ -15,7 +15,7 @@
 #include "tests/support/host_log.h"
 #include "tests/support/host_math.h"
 #include "tests/support/host_nccl.h"
-#include "tests/support/host_stream.h"
+#include "tests/support/host_streams.h"
 
 namespace paceline::test {
 
@@ -39,22 +39,15 @@ HostMemory& host_memory() {
   return memory;
 }
 
-HostStream& stream_of(void* stream) {
-  return *static_cast<HostStream*>(stream);
-}
-
-HostEvent& event_of(void* event) {
-  return *static_cast<HostEvent*>(event);
-}
-
 template <typename Work>
 int queue(void* stream, Work work) {
-  stream_of(stream).queue(std::move(work));
-  return kSuccess;
+  return queue_host_work(stream, std::move(work));
 }
 
 const char* error_text(int status) {
-  return status == cuda::kOutOfMemory ? "out of memory" : "an error of the double";
+  return status == cuda::kOutOfMemory    ? "out of memory"
+         : status == kCaptureUnsupported ? "operation not permitted when stream is capturing"
+                                         : "an error of the double";
 }
 
 int versions(int* driver, int* runtime) {
@@ -95,6 +88,9 @@ int memory_info(std::size_t* free_bytes, std::size_t* total_bytes) {
 }
 
 int allocate(void** made, std::size_t bytes) {
+  if (const int refused = refuse_in_capture(); refused != kSuccess) {
+    return refused;
+  }
   HostMemory& memory = host_memory();
   const std::lock_guard lock(memory.mutex);
   if (memory.held + bytes > memory.limit) {
@@ -109,6 +105,9 @@ int allocate(void** made, std::size_t bytes) {
 }
 
 int release(void* block) {
+  if (const int refused = refuse_in_capture(); refused != kSuccess) {
+    return refused;
+  }
   HostMemory& memory = host_memory();
   const std::lock_guard lock(memory.mutex);
   const auto found = memory.blocks.find(block);
@@ -129,67 +128,11 @@ int pool_memory(std::size_t* used, std::size_t* peak) {
 }
 
 int register_host(void* /*memory*/, std::size_t /*bytes*/) {
-  return kSuccess;
+  return refuse_in_capture();
 }
 
 int unregister_host(void* /*memory*/) {
-  return kSuccess;
-}
-
-int create_stream(void** stream, int /*high_priority*/) {
-  *stream = std::make_unique<HostStream>().release();
-  return kSuccess;
-}
-
-int destroy_stream(void* stream) {
-  const std::unique_ptr<HostStream> owned(&stream_of(stream));
-  return kSuccess;
-}
-
-int query_stream(void* stream) {
-  return stream_of(stream).idle() ? kSuccess : cuda::kNotReady;
-}
-
-int create_event(void** event, int /*timed*/) {
-  *event = std::make_unique<HostEvent>().release();
-  return kSuccess;
-}
-
-int destroy_event(void* event) {
-  const std::unique_ptr<HostEvent> owned(&event_of(event));
-  return kSuccess;
-}
-
-int record_event(void* event, void* stream) {
-  host_log().add({"record", stream, event});
-  stream_of(stream).record(event_of(event));
-  return kSuccess;
-}
-
-int wait_event(void* stream, void* event) {
-  host_log().add({"wait", stream, event});
-  stream_of(stream).wait(event_of(event));
-  return kSuccess;
-}
-
-int query_event(void* event) {
-  const auto point = event_of(event).point();
-  return point == nullptr || point->reached() ? kSuccess : cuda::kNotReady;
-}
-
-/// By the host's clock: no GPU's time.
-int elapsed_ms(float* ms, void* begin, void* end) {
-  constexpr double kNsPerMs = 1e6;
-  const auto from = event_of(begin).point();
-  const auto to = event_of(end).point();
-  if (from == nullptr || to == nullptr) {
-    return 400;  // cudaErrorInvalidResourceHandle
-  }
-  if (!from->reached() || !to->reached()) {
-    return cuda::kNotReady;
-  }
-  *ms = static_cast<float>(static_cast<double>(to->reached_ns() - from->reached_ns()) / kNsPerMs);
-  return kSuccess;
+  return refuse_in_capture();
 }
 
 int copy(void* to, const void* from, std::size_t bytes, void* stream) {
@@ -198,6 +141,12 @@ int copy(void* to, const void* from, std::size_t bytes, void* stream) {
       std::memcpy(to, from, bytes);
     }
   });
+}
+
+/// Between the host and the device.
+int copy_across(void* to, const void* from, std::size_t bytes, void* stream) {
+  const int refused = refuse_in_capture();
+  return refused != kSuccess ? refused : copy(to, from, bytes, stream);
 }
 
 int copy_to_peer(void* to, int /*to_device*/, const void* from, int /*from_device*/,
@@ -328,41 +277,39 @@ constexpr cuda::MathApi kHostMath{create_math,        destroy_math,   matmul,
                                   attention_obstacle, attend,         attend_gradient,
                                   plan_attention,     workspace_bytes};
 
+cuda::Api host_table() {
+  cuda::Api api{};
+  api.abi_version = cuda::kAbiVersion;
+  api.error_text = error_text;
+  api.versions = versions;
+  api.device_count = device_count;
+  api.device_info = device_info;
+  api.peer_access = peer_access;
+  api.use_device = use_device;
+  api.memory_info = memory_info;
+  api.allocate = allocate;
+  api.release = release;
+  api.pool_memory = pool_memory;
+  api.register_host = register_host;
+  api.unregister_host = unregister_host;
+  add_host_streams(api);
+  api.copy_to_device = copy_across;
+  api.copy_to_host = copy_across;
+  api.copy = copy;
+  api.copy_to_peer = copy_to_peer;
+  api.fill = fill;
+  api.each = each;
+  api.rows = rows;
+  api.update = update;
+  api.math = kHostMath;
+  api.nccl = host_nccl();
+  return api;
+}
+
 }  // namespace
 
 const cuda::Api& host_module() {
-  static const cuda::Api api{cuda::kAbiVersion,
-                             error_text,
-                             versions,
-                             device_count,
-                             device_info,
-                             peer_access,
-                             use_device,
-                             memory_info,
-                             allocate,
-                             release,
-                             pool_memory,
-                             register_host,
-                             unregister_host,
-                             create_stream,
-                             destroy_stream,
-                             query_stream,
-                             create_event,
-                             destroy_event,
-                             record_event,
-                             wait_event,
-                             query_event,
-                             elapsed_ms,
-                             copy,
-                             copy,
-                             copy,
-                             copy_to_peer,
-                             fill,
-                             each,
-                             rows,
-                             update,
-                             kHostMath,
-                             host_nccl()};
+  static const cuda::Api api = host_table();
   return api;
 }
 

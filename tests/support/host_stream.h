@@ -4,6 +4,7 @@
 // forgot shows as wrong values and to ThreadSanitizer as a race.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -79,6 +80,9 @@ class HostStream {
     queue_.push_back(std::move(work));
     arrived_.notify_one();
   }
+  /// While a thread records what it queues here, no other may queue anything.
+  void capture(bool on) { capturing_ = on; }
+  [[nodiscard]] bool capturing() const { return capturing_; }
   /// Whether all that was queued is done.
   [[nodiscard]] bool idle() {
     const std::lock_guard lock(mutex_);
@@ -117,6 +121,7 @@ class HostStream {
   std::condition_variable arrived_;
   std::deque<std::function<void()>> queue_;
   bool working_ = false;
+  std::atomic<bool> capturing_ = false;
   std::thread thread_;
 };
 

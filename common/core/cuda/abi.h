@@ -15,7 +15,7 @@
 
 namespace paceline::cuda {
 
-inline constexpr std::uint32_t kAbiVersion = 6;
+inline constexpr std::uint32_t kAbiVersion = 7;
 
 /// Statuses are CUDA's own (cudaError_t); these mean that there is nothing to compute on, that
 /// memory is short, and that an event has not been reached. cuDNN's, cuBLAS's and NCCL's are
@@ -74,6 +74,14 @@ struct Api {
   int (*wait_event)(void* stream, void* event);          ///< the stream waits, not the host
   int (*query_event)(void* event);                       ///< kSuccess: reached; kNotReady
   int (*elapsed_ms)(float* ms, void* begin, void* end);  ///< of two timed events, both reached
+
+  /// What the calling thread queues on `stream` until end_capture() is recorded, not run; it must
+  /// neither allocate nor wait for the device meanwhile. end_capture() makes a graph of it, or
+  /// gives the error that came up; the stream is as before in either case.
+  int (*begin_capture)(void* stream);
+  int (*end_capture)(void* stream, void** graph);
+  int (*launch_graph)(void* graph, void* stream);
+  int (*destroy_graph)(void* graph);  ///< what was launched goes on to its end
 
   int (*copy_to_device)(void* to, const void* from, std::size_t bytes, void* stream);
   int (*copy_to_host)(void* to, const void* from, std::size_t bytes, void* stream);

@@ -189,6 +189,32 @@ int elapsed_ms(float* ms, void* begin, void* end) {
   return told(cudaEventElapsedTime(ms, native_event(begin), native_event(end)));
 }
 
+int begin_capture(void* stream) {
+  return told(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeThreadLocal));
+}
+
+int end_capture(void* stream, void** graph) {
+  *graph = nullptr;
+  cudaGraph_t recorded = nullptr;
+  cudaError_t status = cudaStreamEndCapture(native(stream), &recorded);
+  if (status != cudaSuccess) {
+    return told(status);
+  }
+  cudaGraphExec_t made = nullptr;
+  status = cudaGraphInstantiateWithFlags(&made, recorded, 0);
+  (void)cudaGraphDestroy(recorded);
+  *graph = made;
+  return told(status);
+}
+
+int launch_graph(void* graph, void* stream) {
+  return told(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), native(stream)));
+}
+
+int destroy_graph(void* graph) {
+  return told(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)));
+}
+
 int copy_to_device(void* to, const void* from, std::size_t bytes, void* stream) {
   return told(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, native(stream)));
 }
@@ -232,6 +258,10 @@ const Api kApi{kAbiVersion,
                wait_event,
                query_event,
                elapsed_ms,
+               begin_capture,
+               end_capture,
+               launch_graph,
+               destroy_graph,
                copy_to_device,
                copy_to_host,
                copy,

@@ -113,6 +113,7 @@ struct GpuOptions {
   int index = 0;      ///< among module.devices()
   bool tf32 = false;  ///< fp32 products on tensor cores
   Fusing attention = Fusing::ordered;
+  bool graphs = false;  ///< models queue a step that they know as CUDA graphs
   Nanoseconds timeout = GpuWaits::kUsualTimeout;  ///< of each wait of the host
   const AbortToken* abort = nullptr;              ///< ends waits; outlives the Gpu
 };
@@ -149,6 +150,7 @@ class Gpu final : public Device {
   [[nodiscard]] const cuda::Api& api() const noexcept { return api_; }
   [[nodiscard]] int index() const noexcept { return index_; }
   [[nodiscard]] Fusing attention() const noexcept { return options_.attention; }
+  [[nodiscard]] bool graphs() const noexcept { return options_.graphs; }
   /// The handle that cuda::MathApi takes; opens cuBLASLt (and cuDNN) at the first call. Throws
   /// Error naming the library that is missing.
   [[nodiscard]] void* math();

@@ -7,6 +7,7 @@ void GpuContext::grow(GpuMemory& memory, std::size_t bytes, std::string_view wha
   if (bytes <= memory.size()) {
     return;
   }
+  ++growths_;
   memory = GpuMemory();  // first, so that there is never room for both
   memory = GpuMemory(gpu_, bytes, what);
 }

@@ -33,6 +33,8 @@ class GpuContext final : public SharedScratch {
   /// Makes `memory` hold at least `bytes`. Where it grows, what it held is lost, and freed
   /// first. Throws Error naming `what` when there is no room.
   void grow(GpuMemory& memory, std::size_t bytes, std::string_view what) const;
+  /// How often memory grew: addresses of before may be anyone's.
+  [[nodiscard]] std::uint64_t growths() const noexcept { return growths_; }
 
   /// At least `bytes` for what lives within one call of a layer; which areas are for what is
   /// ScratchAreas' (activation_plan.h).
@@ -55,6 +57,7 @@ class GpuContext final : public SharedScratch {
   Gpu& gpu_;
   Precision format_;
   Precision input_format_;
+  mutable std::uint64_t growths_ = 0;
   std::array<GpuMemory, 4> scratch_;
 };
 

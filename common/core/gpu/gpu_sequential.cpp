@@ -14,6 +14,8 @@ GpuSequential::GpuSequential(std::string name, std::vector<std::unique_ptr<Layer
       upload_(context_),
       results_(context_),
       evaluation_(context_),
+      graphs_(context_),
+      cuts_(2 * layer_count()),
       inputs_(layer_count()),
       device_buffers_(context_->gpu(), buffer_elements() * sizeof(float), "running statistics"),
       buffers_(buffer_elements()) {
@@ -84,11 +86,14 @@ void GpuSequential::forward(const Batch& batch, const float* inputs, const float
     }
     inputs_[l] = input;
     if (hooks != nullptr) {
+      cut_if(cuts_[l]);
       hooks->before_forward(static_cast<int>(l));
     }
     if (batch.samples > 0 || layer(l).collective()) {
-      layer(l).forward(
-          {batch.samples, input, output(l), weights + tensors_of(l).begin, state(l), training});
+      graphs_.queue([&] {
+        layer(l).forward(
+            {batch.samples, input, output(l), weights + tensors_of(l).begin, state(l), training});
+      });
     }
     input = output(l);
     if (hooks != nullptr) {
@@ -105,17 +110,20 @@ void GpuSequential::loss(const Batch& batch, const std::int32_t* labels, bool wi
                                                          static_cast<std::size_t>(positions()) *
                                                          sizeof(float);
   const float scale = batch.loss_scale / static_cast<float>(positions());
-  context_->with_format([&]<typename T>(T) {
-    const kernels::BasicSoftmaxCrossEntropy<T> row{
-        as_stored<T>(output(layer_count() - 1)),
-        labels,
-        with_gradient ? as_stored<T>(gradient(0)) : nullptr,
-        losses,
-        correct,
-        classes(),
-        scale};
-    context_->gpu().rows(places, row, "softmax");
+  graphs_.queue([&] {
+    context_->with_format([&]<typename T>(T) {
+      const kernels::BasicSoftmaxCrossEntropy<T> row{
+          as_stored<T>(output(layer_count() - 1)),
+          labels,
+          with_gradient ? as_stored<T>(gradient(0)) : nullptr,
+          losses,
+          correct,
+          classes(),
+          scale};
+      context_->gpu().rows(places, row, "softmax");
+    });
   });
+  graphs_.cut();
   results.put(losses, correct, places, 1.0 / static_cast<double>(positions()),
               with_gradient ? step_ : ResultQueue::kNoStep);
 }
@@ -129,14 +137,17 @@ void GpuSequential::backward(const Batch& batch, const float* weights, std::span
     }
     const Range& range = tensors_of(l);
     if (batch.samples > 0 || layer(l).collective()) {
-      layer(l).backward({batch.samples, inputs_[l], output(l), gradient(half),
-                         l > 0 ? gradient(1 - half) : nullptr, weights + range.begin,
-                         gradients.data() + range.begin});
+      graphs_.queue([&] {
+        layer(l).backward({batch.samples, inputs_[l], output(l), gradient(half),
+                           l > 0 ? gradient(1 - half) : nullptr, weights + range.begin,
+                           gradients.data() + range.begin});
+      });
       half = 1 - half;
     } else {
       context_->gpu().clear(gradients.subspan(range.begin, range.size()));
     }
     if (hooks != nullptr) {
+      cut_if(cuts_[layer_count() + l]);
       hooks->after_backward(static_cast<int>(l));
     }
   }
@@ -149,11 +160,38 @@ BatchResult GpuSequential::train_batch(const Batch& batch, std::span<const float
   reserve(batch.samples);
   upload_buffers();
   const BatchUpload::OnDevice there = upload_.put(batch);
+  StepGraphs::Batch work =
+      graphs_.begin(key_of(batch, there, weights.data(), gradients.data(), hooks));
   forward(batch, there.inputs, weights.data(), true, hooks);
   loss(batch, there.labels, true, results_);
   backward(batch, weights.data(), gradients, hooks);
+  work.finish();
   upload_.release();
   return {};
+}
+
+std::optional<StepKey> GpuSequential::key_of(const Batch& batch, const BatchUpload::OnDevice& there,
+                                             const float* weights, const float* gradients,
+                                             const LayerHooks* hooks) {
+  if (!context_->gpu().graphs() || batch.samples == 0 || collective()) {
+    return std::nullopt;
+  }
+  for (std::size_t l = 0; l < layer_count(); ++l) {
+    if (leaves_out(l, batch)) {
+      return std::nullopt;
+    }
+    const auto layer = static_cast<int>(l);
+    cuts_[l] = hooks != nullptr && hooks->queues_before_forward(layer);
+    cuts_[layer_count() + l] = hooks != nullptr && hooks->queues_after_backward(layer);
+  }
+  return StepKey{
+      batch.samples, batch.loss_scale, {there.inputs, there.labels, weights, gradients}, cuts_};
+}
+
+void GpuSequential::cut_if(bool cut) {
+  if (cut) {
+    graphs_.cut();
+  }
 }
 
 BatchResult GpuSequential::evaluate_batch(const Batch& batch, std::span<const float> weights) {

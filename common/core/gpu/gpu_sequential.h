@@ -4,12 +4,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/core/gpu/batch_upload.h"
 #include "common/core/gpu/gpu_context.h"
 #include "common/core/gpu/result_queue.h"
+#include "common/core/gpu/step_graphs.h"
 #include "common/core/layered_model.h"
 
 namespace paceline {
@@ -20,6 +22,10 @@ namespace paceline {
 /// before), where a batch comes while the two before it are not uploaded yet, in take_result(),
 /// evaluate_batch(), buffers(), and for SyncBatchNorm's statistics; each wait ends as GpuWaits
 /// says.
+///
+/// Where Gpu::graphs(), a training batch whose work is known is launched as CUDA graphs, one
+/// between two points where hooks or the loss queue something: but for batches without samples or
+/// that leave out layers, and SyncBatchNorm's.
 ///
 /// Inputs are rounded to the context's format of inputs; losses are fp32.
 class GpuSequential final : public LayeredModel {
@@ -59,11 +65,19 @@ class GpuSequential final : public LayeredModel {
             ResultQueue& results);
   void backward(const Batch& batch, const float* weights, std::span<float> gradients,
                 LayerHooks* hooks);
+  /// Also fills cuts_. None where the batch is queued call by call.
+  [[nodiscard]] std::optional<StepKey> key_of(const Batch& batch,
+                                              const BatchUpload::OnDevice& there,
+                                              const float* weights, const float* gradients,
+                                              const LayerHooks* hooks);
+  void cut_if(bool cut);
 
   std::shared_ptr<GpuContext> context_;
   BatchUpload upload_;
   ResultQueue results_;     // of training
   ResultQueue evaluation_;  // of parts of a batch
+  StepGraphs graphs_;
+  std::vector<bool> cuts_;  // before each layer's forward, then after each one's backward
   std::int64_t capacity_ = 0;
   std::int64_t step_ = ResultQueue::kNoStep;
   GpuMemory activations_;

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -12,9 +11,9 @@
 #include <vector>
 
 #include "common/base/error.h"
-#include "common/base/half.h"
 #include "experiments/bench_ranks.h"
 #include "experiments/bench_table.h"
+#include "experiments/sum_pattern.h"
 #include "ring/nccl_backend.h"
 #include "ring/nccl_communicator.h"
 
@@ -28,74 +27,6 @@ constexpr std::chrono::microseconds kBenchPoll{50};
 Precision format_of(const std::string& type) {
   return type == "f16" ? Precision::fp16 : type == "bf16" ? Precision::bf16 : Precision::fp32;
 }
-
-std::size_t size_of(Precision format) {
-  return format == Precision::fp32 ? sizeof(float) : sizeof(std::uint16_t);
-}
-
-/// Integers of which every partial sum over ranks is exact in the format: element j of rank r is
-/// (j + 3r) mod a period.
-class SumPattern {
- public:
-  SumPattern(Precision format, int world)
-      : format_(format), world_(static_cast<std::size_t>(world)) {
-    constexpr std::size_t kLongPeriod = 16'381;
-    constexpr std::size_t kLargestInBfloat = 256;
-    period_ = format == Precision::fp32 ? kLongPeriod : kLargestInBfloat / world_ + 1;
-  }
-
-  /// What `rank` gives.
-  [[nodiscard]] std::vector<std::byte> part(int rank, std::size_t count) const {
-    return repeat(count, [&](std::size_t j) { return value(j, static_cast<std::size_t>(rank)); });
-  }
-  /// How many elements of `found` are not the sum of all ranks' parts.
-  [[nodiscard]] std::int64_t wrong(const std::vector<std::byte>& found) const {
-    const std::size_t size = size_of(format_);
-    const std::vector<std::byte> expected = repeat(found.size() / size, [&](std::size_t j) {
-      std::size_t sum = 0;
-      for (std::size_t rank = 0; rank < world_; ++rank) {
-        sum += value(j, rank);
-      }
-      return sum;
-    });
-    std::int64_t count = 0;
-    for (std::size_t at = 0; at < found.size(); at += size) {
-      count += std::memcmp(&found[at], &expected[at], size) == 0 ? 0 : 1;
-    }
-    return count;
-  }
-
- private:
-  [[nodiscard]] std::size_t value(std::size_t j, std::size_t rank) const {
-    return (j + 3 * rank) % period_;
-  }
-
-  template <typename Value>
-  [[nodiscard]] std::vector<std::byte> repeat(std::size_t count, Value value) const {
-    const std::size_t size = size_of(format_);
-    std::vector<std::byte> bytes(count * size);
-    for (std::size_t j = 0; j < std::min(count, period_); ++j) {
-      store(&bytes[j * size], static_cast<float>(value(j)));
-    }
-    for (std::size_t at = period_ * size; at < bytes.size(); ++at) {
-      bytes[at] = bytes[at - period_ * size];
-    }
-    return bytes;
-  }
-
-  void store(std::byte* to, float value) const {
-    if (format_ == Precision::fp32) {
-      std::memcpy(to, &value, sizeof value);
-      return;
-    }
-    const std::uint16_t bits = format_ == Precision::fp16 ? to_half(value) : to_bfloat(value);
-    std::memcpy(to, &bits, sizeof bits);
-  }
-
-  Precision format_;
-  std::size_t world_;
-  std::size_t period_;
-};
 
 /// One rank's GPU and communicator.
 class NcclBench {
@@ -115,7 +46,8 @@ class NcclBench {
     const std::size_t bytes = largest();
     from_ = GpuMemory(gpu_, bytes, "a rank's part of the sum");
     to_ = GpuMemory(gpu_, bytes, "the sum");
-    const std::vector<std::byte> part = pattern_.part(workers.rank(), bytes / size_of(format_));
+    const std::vector<std::byte> part =
+        pattern_.part(workers.rank(), bytes / pattern_.element_bytes());
     gpu_.check(gpu_.api().copy_to_device(from_.as(), part.data(), part.size(), stream_.native()),
                "copying to the device");
     stream_.synchronize("the end of a copy");
@@ -136,8 +68,8 @@ class NcclBench {
 
   AllreduceRow measure(std::size_t bytes) {
     AllreduceRow row;
-    row.count = std::max<std::size_t>(1, bytes / size_of(format_));
-    row.bytes = row.count * size_of(format_);
+    row.count = std::max<std::size_t>(1, bytes / pattern_.element_bytes());
+    row.bytes = row.count * pattern_.element_bytes();
     row.algorithm = "nccl";
     for (int i = 0; i < options_.warmup; ++i) {
       static_cast<void>(timed(row));
@@ -155,7 +87,7 @@ class NcclBench {
 
  private:
   [[nodiscard]] std::size_t largest() const {
-    const std::size_t size = size_of(format_);
+    const std::size_t size = pattern_.element_bytes();
     return std::max(size, std::ranges::max(bench_sizes(options_)) / size * size);
   }
 

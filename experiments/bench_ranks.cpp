@@ -121,8 +121,8 @@ class Children {
         deadline = good ? Deadline::after(grace) : deadline;
         good = false;
         on_failure(WIFSIGNALED(status)
-                       ? fmt::format("a rank was ended by signal {}", WTERMSIG(status))
-                       : fmt::format("a rank exited with status {}", WEXITSTATUS(status)));
+                       ? fmt::format("a process was ended by signal {}", WTERMSIG(status))
+                       : fmt::format("a process exited with status {}", WEXITSTATUS(status)));
       }
     }
     return good;

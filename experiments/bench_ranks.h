@@ -27,6 +27,6 @@ using RankBody = std::function<void(Communicator& workers, AbortToken& abort)>;
 /// process: what it opens, such as CUDA, is not opened in this one, which can fork again. Throws
 /// TimeoutError after killing it when it takes longer than `timeout`. The calling process must have
 /// one thread.
-[[nodiscard]] std::string run_alone(Nanoseconds timeout, const std::function<std::string()>& body);
+std::string run_alone(Nanoseconds timeout, const std::function<std::string()>& body);
 
 }  // namespace paceline

@@ -54,32 +54,40 @@ def cuda_test(plan, program):
                  limit_s=60, skip=skip)
 
 
-def bus_bandwidth(plan, counts):
-    """From a training run's transfers, which share the card with computing: a lower bound."""
-    if plan.device == "cpu" or not counts:
-        why = "device=cpu" if plan.device == "cpu" else f"it needs 2 GPUs, {plan.gpus} here"
-        yield Check("nccl.busbw", None, skip=f"`paceline bench` has no transport nccl, and a "
-                    f"training run's transfers say nothing of it: {why}")
-        return
-    for world in counts:
-        def judge(done, world=world):
-            summary = done[0].summary()
-            gradients = summary["memory_bytes"]["gradients"]
-            seconds = summary["communication_s"]
-            if not seconds > 0:
-                raise Skip("the run reports no time of its transfers")
-            rate = 2 * (world - 1) / world * gradients / seconds
-            return {"busbw_bytes_per_s": rate, "gradient_bytes": gradients,
-                    "communication_s": seconds, "exposed_comm_s": summary["exposed_comm_s"],
-                    "steps": summary["steps"],
-                    "how": "mean of the transfers of a training run, beside computing",
-                    "text": f"at least {rate / 1e9:.1f} GB/s, {world} GPUs, in training"}
+# Bytes; the largest is the figure. 256 MiB exceed every GPU's caches.
+BUS_SIZES = ("1MiB", "16MiB", "256MiB")
 
-        yield Check(f"nccl.busbw.world{world}", judge, [plan.train(
-            f"busbw-{world}", plan.device, "nccl", world, "model=resnet50",
-            *plan.images("64x64x3", 1000, 256, 8), "train.batch=32",
-            f"train.samples={32 * world * 20}", "optimizer.lr=0.01", "precision.compute=bf16")],
-                    limit_s=40)
+
+def judge_bus_bandwidth(file):
+    """Figures of the JSON of `paceline bench allreduce --transport=nccl`."""
+    if not file.exists():
+        raise Failed("the benchmark failed before it had figures")
+    result = json.loads(file.read_text())
+    largest = result["results"][-1]
+    copies = result["copies"]
+    rate = largest[copies["ceiling_of"] + "_gbps"]
+    figures = {"busbw_bytes_per_s": largest["busbw_gbps"] * 1e9,
+               "algbw_bytes_per_s": largest["algbw_gbps"] * 1e9,
+               "ceiling_bytes_per_s": copies["ceiling_gbps"] * 1e9,
+               "ceiling_of": copies["ceiling_of"], "of_ceiling": largest["of_ceiling"],
+               "bytes": largest["size"], "wrong": sum(row["wrong"] for row in result["results"]),
+               "nccl": result["nccl"], "copies": copies, "results": result["results"],
+               "text": f"{copies['ceiling_of']} {rate:.1f} GB/s, {result['world']} GPUs, "
+               f"{100 * largest['of_ceiling']:.0f}% of a plain copy ({copies['ceiling_gbps']:.1f})"}
+    if figures["wrong"]:
+        raise Failed(f"{figures['wrong']} elements of the sums are wrong", figures)
+    return figures
+
+
+def bus_bandwidth(plan, counts):
+    """NCCL's sums beside plain copies, at the largest world first: its figure matters most."""
+    for world in [*sorted(counts, reverse=True), 1]:
+        file = plan.folder / f"busbw-{world}.json"
+        skip = "device=cpu: NCCL sums between GPUs" if plan.device == "cpu" else ""
+        yield Check(f"nccl.busbw.world{world}", lambda _, file=file: judge_bus_bandwidth(file), [
+            Command([plan.program, "bench", "allreduce", "--transport=nccl", f"--world={world}",
+                     f"--sizes={','.join(BUS_SIZES)}", "--iters=10", "--warmup=3",
+                     f"--json={file}"], statuses=(0, 1))], limit_s=30, skip=skip)
 
 
 def sanitizer():

@@ -27,10 +27,11 @@ class BadInput : public ProgramTest {
  protected:
   /// The program refuses `arguments` in one line with all `parts`.
   void expect_refused(const std::vector<std::string>& arguments,
-                      const std::vector<std::string>& parts, int status = kConfiguration) {
+                      const std::vector<std::string>& parts,
+                      const std::vector<std::string>& environment = {}) {
     SCOPED_TRACE(fmt::format("{}", fmt::join(arguments, " ")));
-    Program program(folder(), {arguments});
-    EXPECT_EQ(program.wait(), status);
+    Program program(folder(), {arguments, environment});
+    EXPECT_EQ(program.wait(), kConfiguration);
     EXPECT_EQ(program.out(), "");
     const std::string err = program.err();
     EXPECT_EQ(std::ranges::count(err, '\n'), 1) << err;
@@ -144,6 +145,18 @@ TEST_F(BadInput, BackendsThatMakeNoSense) {
                        {"ps.placement = process", "allowed: colocated"});
   expect_train_refused({"--sync=hogwild", "--rank=0", "--world=2"},
                        {"sync = hogwild", "threads of one process"});
+}
+
+TEST_F(BadInput, ABenchmarkOfNccl) {
+  const auto bench = [](const char* more) {
+    return std::vector<std::string>{"bench", "allreduce", "--transport=nccl", more};
+  };
+  expect_refused(bench("--type=i64"), {"--type i64", "f32, f16, bf16"});
+  expect_refused(bench("--algorithm=ring"), {"--algorithm ring", "auto", "NCCL_ALGO"});
+  expect_refused(bench("--world=0"), {"--world 0", "1..256"});
+  expect_refused(bench("--min=1x"), {"--min", "64KiB"});
+  expect_refused(bench("--world=1"), {"--transport=nccl cannot be used here", "allowed: inproc"},
+                 {"CUDA_VISIBLE_DEVICES=-1"});  // where there is a GPU, too
 }
 
 TEST_F(BadInput, OverridesAndFlags) {

@@ -32,8 +32,8 @@ class OnTheCpu(unittest.TestCase):
             out = pathlib.Path(folder) / "out.json"
             done = subprocess.run(
                 [ROOT / "experiments/gpu_check", "--device", "cpu", "--bundle", BUILD, "--out", out,
-                 "--only", "trajectories.mlp", "trajectories.ring", "trajectories.nccl", "sanitizer",
-                 "speed.gpt"], capture_output=True, text=True, check=False, timeout=100)
+                 "--only", "trajectories.mlp", "trajectories.ring", "trajectories.nccl", "nccl",
+                 "sanitizer", "speed.gpt"], capture_output=True, text=True, check=False, timeout=100)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             result = json.loads(out.read_text())
         self.assertEqual((result["device"], result["is_a_gpu_result"]), ("cpu", False))
@@ -42,6 +42,7 @@ class OnTheCpu(unittest.TestCase):
         self.assertEqual(states["trajectories.ring.world2"], "passed")
         self.assertEqual(states["speed.gpt"], "passed")
         self.assertTrue(states["trajectories.nccl.world1"].startswith("skipped: device=cpu"))
+        self.assertTrue(states["nccl.busbw.world1"].startswith("skipped: device=cpu"))
         self.assertTrue(states["sanitizer.memcheck.mlp"].startswith("skipped: device=cpu"))
         self.assertEqual(result["counts"]["passed"], 3)
         mlp = next(c for c in result["checks"] if c["name"] == "trajectories.mlp.fp32")
@@ -92,6 +93,23 @@ class Judging(unittest.TestCase):
         names, messages = gpu_probes.count_tests(report)
         self.assertEqual(names, {"passed": ["Cuda.A"], "skipped": ["Cuda.B"], "failed": ["Cuda.C"]})
         self.assertEqual(messages, {"Cuda.C": ["file:1", "wrong"]})
+
+    def test_bus_bandwidth(self):
+        def judged(wrong, ceiling_of):
+            row = {"size": 4, "algbw_gbps": 8.0, "busbw_gbps": 6.0, "of_ceiling": 0.75, "wrong": wrong}
+            with tempfile.TemporaryDirectory() as folder:
+                file = pathlib.Path(folder) / "result.json"
+                file.write_text(json.dumps({
+                    "world": 2, "nccl": "2.28.9", "results": [{**row, "busbw_gbps": 1.0}, row],
+                    "copies": {"ceiling_gbps": 8.0, "ceiling_of": ceiling_of}}))
+                return gpu_probes.judge_bus_bandwidth(file)
+
+        figures = judged(0, "busbw")
+        self.assertEqual(figures["busbw_bytes_per_s"], 6e9)
+        self.assertEqual(figures["text"], "busbw 6.0 GB/s, 2 GPUs, 75% of a plain copy (8.0)")
+        self.assertTrue(judged(0, "algbw")["text"].startswith("algbw 8.0 GB/s"))
+        with self.assertRaises(Failed):
+            judged(1, "busbw")
 
 
 class Running(unittest.TestCase):

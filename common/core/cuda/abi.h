@@ -86,7 +86,8 @@ struct Api {
   int (*copy_to_device)(void* to, const void* from, std::size_t bytes, void* stream);
   int (*copy_to_host)(void* to, const void* from, std::size_t bytes, void* stream);
   int (*copy)(void* to, const void* from, std::size_t bytes, void* stream);  ///< within the device
-  /// Between the memory of two devices, `stream` of either.
+  /// Between the memory of two devices, `stream` of either: directly where both can (see
+  /// peer_access), else through the host's memory.
   int (*copy_to_peer)(void* to, int to_device, const void* from, int from_device, std::size_t bytes,
                       void* stream);
   int (*fill)(void* memory, int byte, std::size_t bytes, void* stream);

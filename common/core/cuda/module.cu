@@ -227,8 +227,22 @@ int copy(void* to, const void* from, std::size_t bytes, void* stream) {
   return told(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, native(stream)));
 }
 
+/// Without it CUDA stages copies between the two in the host's memory. No error where it is on.
+void open_peer(int device, int peer) {
+  int possible = 0;
+  int current = 0;
+  if (cudaDeviceCanAccessPeer(&possible, device, peer) == cudaSuccess && possible != 0 &&
+      cudaGetDevice(&current) == cudaSuccess && cudaSetDevice(device) == cudaSuccess) {
+    (void)cudaDeviceEnablePeerAccess(peer, 0);
+    (void)cudaSetDevice(current);
+  }
+  (void)cudaGetLastError();
+}
+
 int copy_to_peer(void* to, int to_device, const void* from, int from_device, std::size_t bytes,
                  void* stream) {
+  open_peer(from_device, to_device);
+  open_peer(to_device, from_device);
   return told(cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, native(stream)));
 }
 

@@ -29,8 +29,8 @@ AllreduceBenchOptions few(int world) {
   AllreduceBenchOptions options;
   options.transport = "nccl";
   options.world = world;
-  options.sizes = {1, 4096, 20'000};
-  options.iters = 2;
+  options.sizes = {1, 4096, 9'000};
+  options.iters = 1;
   options.warmup = 1;
   options.timeout = std::chrono::seconds(20);
   return options;
@@ -152,9 +152,9 @@ std::vector<std::byte> add_parts(const SumPattern& pattern, Precision format, in
 }
 
 TEST(SumPattern, IsExactAndShowsWhatIsMissingOrShifted) {
-  constexpr std::size_t kCount = 20'000;
+  constexpr std::size_t kCount = 17'000;
   for (const Precision format : {Precision::fp32, Precision::fp16, Precision::bf16}) {
-    for (const int world : {1, 2, 7, 8, 16, 64}) {
+    for (const int world : {1, 2, 7, 16}) {
       const SumPattern pattern(format, world);
       std::vector<std::byte> sum = add_parts(pattern, format, world, kCount, -1);
       EXPECT_EQ(pattern.wrong(sum), 0) << world;
@@ -178,7 +178,8 @@ TEST_F(BenchNccl, RatesFollowTheFormulas) {
   constexpr double kGiga = 1e9;
   for (const auto& [world, factor] : {std::pair(1, 0.0), {2, 1.0}, {4, 1.5}}) {
     AllreduceBenchOptions options = few(world);
-    options.sizes = {4096, 524'288};
+    options.sizes = {4096};
+    if (world == 2) options.sizes.push_back(524'288);
     const Finished done = run_bench(api, options);
     ASSERT_EQ(done.status, 0) << done.err;
     const nlohmann::json& copies = done.result.at("copies");
@@ -187,8 +188,8 @@ TEST_F(BenchNccl, RatesFollowTheFormulas) {
     EXPECT_NEAR(copies.at("within_gbps").at(0).get<double>(), within, 1e-9 * within);
     EXPECT_NEAR(copies.at("ceiling_gbps").get<double>(), world == 1 ? within : between,
                 1e-9 * within);
-    for (const auto& [index, sums] : {std::pair(0, 50), {1, 32}}) {  // 16 MiB at most, in a row
-      const nlohmann::json& row = done.result.at("results").at(static_cast<std::size_t>(index));
+    for (const nlohmann::json& row : done.result.at("results")) {
+      const int sums = row.at("size").get<int>() == 4096 ? 50 : 32;  // in a row: 16 MiB at most
       const double algbw = row.at("size").get<double>() * sums / kSeconds / kGiga;
       EXPECT_NEAR(row.at("algbw_gbps").get<double>(), algbw, 1e-6 * algbw);
       EXPECT_NEAR(row.at("busbw_gbps").get<double>(), algbw * factor, 1e-6 * algbw);
@@ -198,6 +199,7 @@ TEST_F(BenchNccl, RatesFollowTheFormulas) {
   }
   EXPECT_EQ(bus_bandwidth(8.0, 1), 0.0);
   EXPECT_EQ(bus_bandwidth(8.0, 8), 14.0);
+  EXPECT_EQ(median({5.0, 1.0, 3.0}), 3.0);
 }
 
 /// What copy_to_peer was asked for; one thread copies.
@@ -218,6 +220,7 @@ TEST_F(BenchNccl, CopiesGoFromEveryGpuToEveryOther) {
     return cuda::kSuccess;
   };
   const CudaModule module(api);
+  peer_copies().clear();
   const CopyRates rates = measure_copies(module, 3, 1000, std::chrono::seconds(20));
   auto& pairs = peer_copies();
   pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());

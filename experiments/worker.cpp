@@ -234,6 +234,7 @@ void run_worker(const WorkerContext& context, const Backend& backend, const Data
   summary.weights_sha256 = agreed_digest(context, weights_on_host(*device, view.weights));
   fill_peaks(summary, context.workers, *device);
   summary.memory = counted_memory(*synchronizer, *model);
+  if (config.cuda.graph) summary.graph_batches = model->graph_batches();
   constexpr double kLateStepsAllowed = 0.05;
   summary.host_bound = summary.late_fraction > kLateStepsAllowed;
   if (context.rank == 0) {

@@ -128,6 +128,9 @@ class Model {
   static constexpr int kOpenResults = 4;
   [[nodiscard]] virtual BatchResult take_result() { return {}; }
 
+  /// Training batches so far whose work was launched as CUDA graphs.
+  [[nodiscard]] virtual std::int64_t graph_batches() const noexcept { return 0; }
+
   /// Forward only.
   virtual BatchResult evaluate_batch(const Batch& batch, std::span<const float> weights) = 0;
 

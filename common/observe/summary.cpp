@@ -202,6 +202,7 @@ void describe(Visitor& visitor, S& s) {
   describe_measurements(visitor, s);
   visitor.field("peak_rss_bytes", s.peak_rss_bytes);
   visitor.added("peak_device_bytes", s.peak_device_bytes);
+  visitor.added("graph_batches", s.graph_batches);
   visitor.object("link", [&](auto&& link) {
     link.object("inter", [&](auto&& one) { describe_link(one, s.link_inter); });
     link.object("intra", [&](auto&& one) { describe_link(one, s.link_intra); });

@@ -76,6 +76,8 @@ struct Summary {
   std::int64_t peak_rss_bytes = 0;  ///< the largest rank's
   /// GPU memory that one rank took at most, the largest rank's; empty: none was used.
   std::optional<std::int64_t> peak_device_bytes;
+  /// Of rank 0's training batches those launched as CUDA graphs; empty: without cuda.graph.
+  std::optional<std::int64_t> graph_batches;
   LinkSummary link_inter;
   LinkSummary link_intra;
   bool host_bound = false;     ///< ranks could not keep the emulated device's pace

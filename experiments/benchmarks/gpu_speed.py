@@ -91,6 +91,7 @@ class Speed:
         yield self.ours("bf16", second)
         yield self.peer_images("pytorch.resnet50", ["bf16", "fp16"], self.batches)
         yield self.ours("bf16", first)
+        yield self.graphs("bf16", first)
         yield self.ours("fp16", second)
         yield self.ours("fp16", first)
         for precision in ("bf16", "fp16"):
@@ -106,13 +107,32 @@ class Speed:
         yield self.peer_images("pytorch.resnet50.late", ["bf16"], [self.late_batch])
         yield self.ratio("bf16", self.late_batch, "pytorch.resnet50.late")
 
-    def resnet50(self, label, precision, batch, steps, sync="single"):
+    def resnet50(self, label, precision, batch, steps, sync="single", extra=()):
         # 400 images of 224x224x3 are the most that the data set keeps rather than makes again
         return self.plan.train(
             label, self.plan.device, sync, 1, "model=resnet50",
             *self.plan.images(f"{self.size}x{self.size}x3", self.classes, min(2 * batch, 400), 8),
             f"train.batch={batch}", f"train.samples={batch * steps}", "optimizer.lr=0.01",
-            f"precision.compute={precision}")
+            f"precision.compute={precision}", *extra)
+
+    def graphs(self, precision, batch):
+        """With cuda.graph=true, beside the run without, which comes before."""
+        plain = f"speed.resnet50.{precision}.{batch}"
+        flops = resnet50_forward_flops(self.size, self.classes)
+
+        def judge(done):
+            found = speed_figures(done[0], "images_per_s", flops, self.peak)
+            found["graph_batches"] = done[0].summary()["graph_batches"]
+            without = self.session.figures.get(plain, {}).get("images_per_s")
+            if without is not None:
+                found["ratio_to_plain"] = found["images_per_s"]["median"] / without["median"]
+                found["text"] += f", {found['ratio_to_plain']:.3f} of the run without graphs"
+            return found
+
+        skip = "device=cpu: CUDA graphs are a GPU's" if self.plan.device == "cpu" else ""
+        return Check(f"{plain}.graphs", judge,
+                     [self.resnet50(f"{plain}.graphs", precision, batch, self.steps,
+                                    extra=["cuda.graph=true"])], limit_s=45, skip=skip)
 
     def ours(self, precision, batch):
         name = f"speed.resnet50.{precision}.{batch}"

@@ -157,7 +157,18 @@ def asynchronous(plan, sync, world):
     return Check(f"trajectories.{sync}.world{world}", converge, [run], limit_s=40)
 
 
+def compare_graphs(done, tolerance, early_tolerance):
+    """The same of a run with cuda.graph=true, most of whose batches come again."""
+    figures = compare(done, tolerance, early_tolerance)
+    figures["graph_batches"] = done[1].summary()["graph_batches"]
+    figures["text"] += f"; {figures['graph_batches']} batches were launched as graphs"
+    if 2 * figures["graph_batches"] < figures["steps"]:
+        raise Failed(figures["text"], figures)
+    return figures
+
+
 def trajectory(plan, name, model, sync, world, precision="fp32", reference="", extra=()):
+    graphs = "cuda.graph=true" in extra
     keys = [*training_keys(plan, model, world), "optimizer.momentum=0.9"]
     if precision == "fp16":  # so small that no step is left out for an overflow
         extra = [*extra, "precision.initial_scale=1024"]
@@ -170,11 +181,14 @@ def trajectory(plan, name, model, sync, world, precision="fp32", reference="", e
         skip = "device=cpu: NCCL sums between GPUs"
     elif plan.device == "cpu" and model == "gpt" and precision != "fp32":
         skip = "device=cpu: gpt computes in fp32 there"
+    elif plan.device == "cpu" and graphs:
+        skip = "device=cpu: CUDA graphs are a GPU's"
     elif sync == "nccl" and world > plan.gpus:
         skip = f"needs {world} GPUs, {plan.gpus} here"
     tolerance = (RESNET_TOLERANCE if model == "resnet20" else TOLERANCE)[precision]
     return Check(f"trajectories.{name}",
-                 lambda done: compare(done, tolerance, EARLY_TOLERANCE[precision]),
+                 lambda done: (compare_graphs if graphs else compare)(
+                     done, tolerance, EARLY_TOLERANCE[precision]),
                  [on_cpu, on_device], limit_s=40, skip=skip)
 
 
@@ -186,6 +200,8 @@ def gpu_counts(gpus):
 def checks(plan):
     for model in ("mlp", "cnn", "resnet20", "gpt"):
         yield trajectory(plan, f"{model}.fp32", model, "single", 1)
+    yield trajectory(plan, "cnn.graphs", "cnn", "single", 1, reference="single",
+                     extra=["cuda.graph=true"])
     yield trajectory(plan, "nccl.world1", "cnn", "nccl", 1, reference="single")
     yield trajectory(plan, "nccl.sharded.world1", "cnn", "nccl", 1, reference="single",
                      extra=["nccl.sharded=true"])

@@ -338,6 +338,16 @@ TEST(Validate, TellsWhyThereIsNoCuda) {
   config.cuda.attention = "products";
   EXPECT_EQ(message_of([&] { validate(config, rules); }),
             "cuda.attention = products needs device = cuda");
+  config.cuda.attention = "auto";
+  config.cuda.graph = true;
+  EXPECT_EQ(message_of([&] { validate(config, rules); }), "cuda.graph = true needs device = cuda");
+  config.device = "cuda";
+  validate(config, rules);
+  config.norm.kind = "sync_batch";
+  EXPECT_EQ(
+      message_of([&] { validate(config, rules); }),
+      "cuda.graph = true with norm.kind = sync_batch: the host sums statistics over the ranks "
+      "in the midst of a step; allowed: false, or another norm.kind");
 }
 
 TEST(Validate, LinksGoToTheCallersParser) {

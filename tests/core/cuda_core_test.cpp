@@ -6,6 +6,7 @@
 #include "common/core/resnet.h"
 #include "tests/core/gpu_checks.h"
 #include "tests/core/gpu_model_checks.h"
+#include "tests/core/graph_checks.h"
 #include "tests/core/on_gpu.h"
 
 namespace paceline {
@@ -36,6 +37,10 @@ TEST_F(Cuda, ResNet20TrainsAsTheCpuDoes) {
   pair.train(16, 1);
   pair.expect_same_results(1e-3);
   pair.expect_same_evaluation(70, 1e-3);
+}
+
+TEST_F(Cuda, GraphsGiveTheBitsOfPlainSteps) {
+  test::expect_same_bits_with_graphs(test::module_under_test());
 }
 
 }  // namespace

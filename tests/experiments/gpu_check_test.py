@@ -53,8 +53,12 @@ class OnTheCpu(unittest.TestCase):
 class Steps:
     """A run that left these losses of one rank."""
 
-    def __init__(self, values):
+    def __init__(self, values, graph_batches=None):
         self.values = values
+        self.graph_batches = graph_batches
+
+    def summary(self):
+        return {"graph_batches": self.graph_batches}
 
     def steps(self):
         return {0: [{"loss": value, "samples": 4, "compute_s": 0.25, "exposed_comm_s": 0.25,
@@ -78,6 +82,14 @@ class Judging(unittest.TestCase):
         for wrong in (late, early, lost, self.LOSSES[:-1]):
             with self.assertRaises(Failed):
                 self.compare(wrong)
+
+    def test_trajectories_of_graphs(self):
+        def judge(batches):
+            return gpu_trajectories.compare_graphs(
+                [Steps(self.LOSSES), Steps(self.LOSSES, batches)], 1e-3, 1e-4)
+        self.assertEqual(judge(8)["graph_batches"], 8)
+        with self.assertRaises(Failed):
+            judge(5)
 
     def test_speed(self):
         self.assertEqual(gpu_speed.steady_rates(Steps(self.LOSSES)), [8.0, 8.0, 8.0])

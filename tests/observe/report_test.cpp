@@ -64,6 +64,7 @@ Summary full_summary() {
   s.weights_sha256 = "abc";
   s.peak_rss_bytes = 123'456'789;
   s.peak_device_bytes = 987'654'321;
+  s.graph_batches = 38;
   s.link_inter = {"1gbit,50us", 0.998e9, 1.1e-4};
   s.host_bound = true;
   s.late_fraction = 0.125;
@@ -116,6 +117,7 @@ TEST(Summary, HasTheFieldsThatToolsRelyOn) {
                            "weights_sha256",
                            "peak_rss_bytes",
                            "peak_device_bytes",
+                           "graph_batches",
                            "link",
                            "host_bound"}) {
     EXPECT_TRUE(parsed.contains(name)) << name;
@@ -149,7 +151,10 @@ TEST(Summary, SchemaPageNamesEveryField) {
 TEST(Summary, OfAnEarlierVersionHasNoPeakOfADevice) {
   json parsed = json::parse(summary_to_json(full_summary()));
   parsed.erase("peak_device_bytes");
-  EXPECT_FALSE(summary_from_json(parsed.dump(), "run/summary.json").peak_device_bytes.has_value());
+  parsed.erase("graph_batches");
+  const Summary read = summary_from_json(parsed.dump(), "run/summary.json");
+  EXPECT_FALSE(read.peak_device_bytes.has_value());
+  EXPECT_FALSE(read.graph_batches.has_value());
 }
 
 TEST(Summary, RefusesNamingFileAndField) {

@@ -46,6 +46,12 @@ HostEvent& event_of(void* event) {
   return *static_cast<HostEvent*>(event);
 }
 
+/// Of the calling thread, or of another that captures the stream.
+int refuse_on(void* stream) {
+  const int refused = refuse_in_capture();
+  return refused == kSuccess && stream_of(stream).capturing() ? kCaptureUnsupported : refused;
+}
+
 int create_stream(void** stream, int /*high_priority*/) {
   *stream = std::make_unique<HostStream>().release();
   return kSuccess;
@@ -57,7 +63,7 @@ int destroy_stream(void* stream) {
 }
 
 int query_stream(void* stream) {
-  if (const int refused = refuse_in_capture(); refused != kSuccess) {
+  if (const int refused = refuse_on(stream); refused != kSuccess) {
     return refused;
   }
   return stream_of(stream).idle() ? kSuccess : cuda::kNotReady;
@@ -71,12 +77,6 @@ int create_event(void** event, int /*timed*/) {
 int destroy_event(void* event) {
   const std::unique_ptr<HostEvent> owned(&event_of(event));
   return kSuccess;
-}
-
-/// Of the calling thread, or of another that captures the stream.
-int refuse_on(void* stream) {
-  const int refused = refuse_in_capture();
-  return refused == kSuccess && stream_of(stream).capturing() ? kCaptureUnsupported : refused;
 }
 
 int record_event(void* event, void* stream) {

@@ -22,6 +22,7 @@ class Workspace {
   /// Failure when there is not as much.
   [[nodiscard]] void* get(std::size_t bytes) {
     if (bytes > bytes_) {
+      refuse_capture();
       release();
       check_runtime(cudaMallocAsync(&memory_, bytes, stream_));
       bytes_ = bytes;
@@ -31,6 +32,15 @@ class Workspace {
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
 
  private:
+  /// What a graph allocates is its own.
+  void refuse_capture() const {
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    check_runtime(cudaStreamIsCapturing(stream_, &capture));
+    if (capture != cudaStreamCaptureStatusNone) {
+      throw Failure{cudaErrorStreamCaptureUnsupported,
+                    "the workspace of products would grow while a graph is recorded"};
+    }
+  }
   void release() noexcept {
     if (memory_ != nullptr) {
       (void)cudaFreeAsync(memory_, stream_);

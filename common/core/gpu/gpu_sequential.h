@@ -44,6 +44,7 @@ class GpuSequential final : public LayeredModel {
   BatchResult train_batch(const Batch& batch, std::span<const float> weights,
                           std::span<float> gradients, LayerHooks* hooks) override;
   [[nodiscard]] BatchResult take_result() override { return results_.take(); }
+  [[nodiscard]] std::int64_t graph_batches() const noexcept override { return graphs_.replayed(); }
   BatchResult evaluate_batch(const Batch& batch, std::span<const float> weights) override;
   [[nodiscard]] std::size_t activation_bytes() const noexcept override;
   /// After two batches, so that both have been uploaded; `batch.element_bytes` is the context's.

@@ -74,7 +74,8 @@ void add_memory_command(CLI::App& program, Action& action) {
   command->add_option("--memory", flags->memory,
                       "What there is, as 80GiB: of a GPU, or of the machine whose ranks share it");
   command->add_option("--ranks-here", flags->ranks_here,
-                      "Ranks that share a machine's memory; 0: all");
+                      "Ranks on one machine, which share its memory, or with cuda.device a GPU's; "
+                      "0: all");
   command->add_flag("--json", flags->json, "As JSON");
   command->footer(kMemoryExamples);
   command->callback([flags, &action] { action = [flags] { return run_memory(*flags); }; });

@@ -97,15 +97,34 @@ void add_shard(const Config& config, const BucketPlan& plan, const OptimizerSpec
   use.staging += static_cast<std::size_t>(config.world) * sizeof(double) * values;
 }
 
+std::size_t largest_key_of(const Partition& partition, std::size_t server) {
+  std::size_t elements = 0;
+  for (const KeyRange& key : partition.keys()) {
+    if (static_cast<std::size_t>(key.server) == server) {
+      elements = std::max(elements, key.elements());
+    }
+  }
+  return elements * sizeof(float);
+}
+
+/// Its host keeps the newest weights, too, as answers carry them, and stages a key's gradient.
+void move_to_gpu(std::size_t moments, std::size_t largest_key, PlannedServer& server) {
+  server.gradients = largest_key;
+  server.versions += server.weights + largest_key;
+  server.on_gpu = server.weights + moments + largest_key;
+}
+
 PlannedServer plan_server(const Config& config, const Partition& partition,
                           const OptimizerSpec& spec) {
-  const std::size_t weights = std::ranges::max(partition.bytes_per_server());
+  const std::span<const std::size_t> bytes = partition.bytes_per_server();
+  const auto fullest = static_cast<std::size_t>(std::ranges::max_element(bytes) - bytes.begin());
+  const std::size_t weights = bytes[fullest];
   const auto world = static_cast<std::size_t>(config.world);
   const bool compensates = config.async.compensate != "none";
   PlannedServer server;
   server.weights = weights;
-  server.optimizer = optimizer_state_bytes(spec, weights / sizeof(float));
-  server.optimizer += config.async.compensate == "adaptive" ? weights : 0;
+  const std::size_t moments = optimizer_state_bytes(spec, weights / sizeof(float));
+  server.optimizer = moments + (config.async.compensate == "adaptive" ? weights : 0);
   const bool half = config.sync_options.wire != "fp32";
   const std::size_t carried = half ? weights + weights / 2 : weights;
   server.versions = compensates ? world * carried : carried;
@@ -113,6 +132,9 @@ PlannedServer plan_server(const Config& config, const Partition& partition,
   const bool waits = config.sync == "ps" && config.ps.consistency == "bsp";
   const std::size_t push = half ? weights / 2 : weights;
   server.pushes = waits ? world * push : push;
+  if (config.ps.device == "cuda") {
+    move_to_gpu(moments, largest_key_of(partition, fullest), server);
+  }
   return server;
 }
 

@@ -12,11 +12,15 @@ namespace paceline {
 struct PlannedServer {
   std::size_t weights = 0;
   std::size_t optimizer = 0;
-  std::size_t versions = 0;  ///< at most: weights that answers still carry or workers compute on
-  std::size_t pushes = 0;    ///< at most: gradients that wait for those of the other workers
+  std::size_t gradients = 0;  ///< with ps.device=cuda: of its largest key
+  /// At most: in host memory weights that answers carry or workers compute on, besides `weights`.
+  std::size_t versions = 0;
+  std::size_t pushes = 0;  ///< at most: gradients that wait for those of the other workers
+  std::size_t on_gpu = 0;  ///< of them all; with ps.device=cuda
   [[nodiscard]] std::size_t total() const noexcept {
-    return weights + optimizer + versions + pushes;
+    return weights + optimizer + gradients + versions + pushes;
   }
+  [[nodiscard]] std::size_t on_host() const noexcept { return total() - on_gpu; }
 };
 
 struct PlannedUse {

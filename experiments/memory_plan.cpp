@@ -53,19 +53,20 @@ DataShape data_shape(const Config& config) {
   return of;
 }
 
+/// Samples that a model computes at a time at most.
+std::int64_t samples_at_once(const Config& config, const DataShape& data, std::int64_t batch) {
+  const std::int64_t mine = (data.test_samples + config.world - 1) / config.world;
+  return std::max(batch, std::min(kEvaluationSamples, mine));
+}
+
 /// What is needed to plan the same run with other batches.
 struct Planner {
   const Config& config;
   const DataShape& data;
-  const Model& model;
+  const PlannedModel& model;
 
   [[nodiscard]] ActivationPlan activations(std::int64_t batch) const {
-    const bool half = config.device == "cuda" && config.precision.compute != "fp32";
-    const std::int64_t mine = (data.test_samples + config.world - 1) / config.world;
-    PlannedBatch planned;
-    planned.samples = std::max(batch, std::min(kEvaluationSamples, mine));
-    planned.element_bytes = half ? 2 : 4;
-    return model.plan_activations(planned);
+    return model.activations(samples_at_once(config, data, batch));
   }
   [[nodiscard]] std::size_t batches(std::int64_t batch) const {
     return static_cast<std::size_t>((batch + kEvaluationBatch) *
@@ -74,14 +75,21 @@ struct Planner {
   }
 };
 
-MemoryLimit gpu_limit() {
-  const CudaModule& module = cuda_module();
+const CudaModule& module_of(const MemoryOptions& options) {
+  return options.module != nullptr ? *options.module : cuda_module();
+}
+
+/// Of the GPU with least memory, where the configuration does not name one.
+MemoryLimit gpu_limit(const CudaModule& module, int index) {
   if (!module.usable()) {
     return {std::nullopt, module.reason()};
   }
-  const auto least = std::ranges::min_element(
-      module.devices(), {}, [](const cuda::DeviceInfo& device) { return device.memory_bytes; });
-  return {static_cast<std::int64_t>(least->memory_bytes), fmt::format("a {}", least->name)};
+  const auto& devices = module.devices();
+  const bool named = index >= 0 && static_cast<std::size_t>(index) < devices.size();
+  const auto gpu =
+      named ? devices.begin() + index
+            : std::ranges::min_element(devices, {}, [](const auto& d) { return d.memory_bytes; });
+  return {static_cast<std::int64_t>(gpu->memory_bytes), fmt::format("a {}", gpu->name)};
 }
 
 MemoryLimit find_limit(const Config& config, const MemoryOptions& options) {
@@ -89,17 +97,29 @@ MemoryLimit find_limit(const Config& config, const MemoryOptions& options) {
     return {options.bytes, "given by --memory"};
   }
   if (config.device == "cuda") {
-    return gpu_limit();
+    return gpu_limit(module_of(options), config.cuda.device);
   }
   const HostMemory host = host_memory();
   return {host.bytes, host.cgroup ? "the cgroup's limit" : "this machine's"};
 }
 
-/// Of a server that is a process of its own, where it shares the ranks' memory.
-std::size_t server_processes_bytes(const MemoryPlan& plan) {
-  const bool apart = plan.use.server && !plan.use.server_in_worker && plan.config.device == "cpu" &&
-                     plan.ranks_here == plan.config.world;
-  return apart ? plan.use.server->total() * static_cast<std::size_t>(plan.config.ps.servers) : 0;
+/// On the machine, or with device=cuda on the GPU, that is asked about.
+int ranks_that_share(const Config& config, const MemoryOptions& options, const PlannedUse& use) {
+  const int together =
+      options.ranks_here > 0 ? std::min(options.ranks_here, config.world) : config.world;
+  if (config.device != "cuda") {
+    return together;
+  }
+  const bool one_gpu = use.shared_weights || (use.staged && config.cuda.device >= 0);
+  return one_gpu ? together : 1;
+}
+
+/// A server's in the memory that is asked about.
+std::size_t server_bytes(const MemoryPlan& plan) {
+  if (!plan.use.server) {
+    return 0;
+  }
+  return plan.config.device == "cuda" ? plan.use.server->on_gpu : plan.use.server->on_host();
 }
 
 bool fits_with(MemoryPlan plan, const Planner& planner, std::int64_t batch) {
@@ -125,25 +145,33 @@ std::int64_t find_largest_batch(const MemoryPlan& plan, const Planner& planner) 
 }  // namespace
 
 std::size_t MemoryPlan::host_bytes() const noexcept {
+  if (config.device != "cuda") return 0;
   const MemoryUse& w = use.worker;
-  const std::size_t server = use.server && use.server_in_worker ? use.server->total() : 0;
-  return use.staged ? w.optimizer + w.staging + w.residual + server : 0;
+  const std::size_t server = use.server && use.server_in_worker ? use.server->on_host() : 0;
+  return batches + server + (use.staged ? w.optimizer + w.staging + w.residual : 0);
 }
 
 std::size_t MemoryPlan::arena_bytes() const noexcept {
   const MemoryUse& w = use.worker;
-  const std::size_t server = use.server && use.server_in_worker ? use.server->total() : 0;
-  return w.weights + w.gradients + w.optimizer + w.staging + w.residual + server - host_bytes();
+  const std::size_t server = use.server_in_worker ? server_bytes(*this) : 0;
+  return w.weights + w.gradients + server + (use.staged ? 0 : w.optimizer + w.staging + w.residual);
 }
 
 std::size_t MemoryPlan::rank_bytes() const noexcept {
-  return arena_bytes() + activations.total() + batches;
+  return arena_bytes() + activations.total() + workspace + (config.device == "cuda" ? 0 : batches);
+}
+
+int MemoryPlan::servers() const noexcept {
+  const bool all = ranks_here == config.world;
+  if (!use.server || use.server_in_worker || server_bytes(*this) == 0) return 0;
+  if (config.device == "cuda") return all && config.cuda.device >= 0 ? config.ps.servers : 1;
+  return all ? config.ps.servers : 0;
 }
 
 std::size_t MemoryPlan::needed_bytes() const noexcept {
   const auto ranks = static_cast<std::size_t>(ranks_here);
   const std::size_t shared = use.shared_weights ? (ranks - 1) * use.worker.weights : 0;
-  return ranks * rank_bytes() - shared + server_processes_bytes(*this);
+  return ranks * rank_bytes() - shared + static_cast<std::size_t>(servers()) * server_bytes(*this);
 }
 
 std::optional<bool> MemoryPlan::fits() const noexcept {
@@ -154,23 +182,24 @@ std::optional<bool> MemoryPlan::fits() const noexcept {
 MemoryPlan plan_memory(const Config& config, const MemoryOptions& options) {
   validate_elsewhere(config);
   const DataShape data = data_shape(config);
-  const auto model = make_model(config.model, data.shape, data.classes, structure_options(config));
-  const BucketPlan buckets = make_bucket_plan(*model, config);
+  const PlannedModel model(config, data.shape, data.classes,
+                           samples_at_once(config, data, config.train.batch), module_of(options));
+  const BucketPlan buckets = make_bucket_plan(model.model(), config);
   OptimizerSpec spec = make_optimizer_spec(config.optimizer);
   spec.skip_nonfinite = LossScaler(config.precision).enabled();
-  const Planner planner{config, data, *model};
+  const Planner planner{config, data, model};
   MemoryPlan plan;
   plan.config = config;
-  plan.parameters = model->parameter_elements();
-  plan.ranks_here = config.device == "cuda"  ? 1
-                    : options.ranks_here > 0 ? std::min(options.ranks_here, config.world)
-                                             : config.world;
+  plan.parameters = model.model().parameter_elements();
   plan.use = plan_backend(config, find_backend(config.sync), buckets, spec);
+  plan.ranks_here = ranks_that_share(config, options, plan.use);
   Config sharded = config;
   sharded.sync = "sharded";
   plan.optimizer_if_sharded =
       plan_backend(sharded, find_backend("sharded"), buckets, spec).worker.optimizer;
   plan.activations = planner.activations(config.train.batch);
+  plan.attention = model.attention();
+  plan.workspace = config.device == "cuda" ? cuda::kProductWorkspace : 0;
   plan.batches = planner.batches(config.train.batch);
   plan.limit = find_limit(config, options);
   if (plan.limit.bytes) {

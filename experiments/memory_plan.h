@@ -11,6 +11,7 @@
 #include "common/core/activation_plan.h"
 #include "common/sync/synchronizer.h"
 #include "experiments/memory_backends.h"
+#include "experiments/memory_model.h"
 
 namespace paceline {
 
@@ -23,7 +24,9 @@ struct MemoryLimit {
 /// What the user says besides the configuration.
 struct MemoryOptions {
   std::optional<std::int64_t> bytes;  ///< instead of asking: of the GPU, or of the machine
-  int ranks_here = 0;                 ///< ranks on one machine (device=cpu); 0: all
+  int ranks_here = 0;                 ///< ranks on one machine; 0: all
+  /// That a run would compute with on a GPU; null: the process's own.
+  const CudaModule* module = nullptr;
 };
 
 inline constexpr std::int64_t kMostBatch = std::int64_t{1} << 30;
@@ -34,7 +37,9 @@ struct MemoryPlan {
   int ranks_here = 1;  ///< that share `limit`
   PlannedUse use;
   ActivationPlan activations;  ///< of the larger of training batch and evaluation part
-  std::size_t batches = 0;     ///< inputs and labels of a training and an evaluation batch
+  std::optional<PlannedAttention> attention;
+  std::size_t workspace = 0;  ///< of a GPU's matrix products
+  std::size_t batches = 0;    ///< in host memory: inputs and labels of one to train and one to test
   MemoryLimit limit;
   /// That fits, up to kMostBatch; 0: none. Empty without a limit.
   std::optional<std::int64_t> largest_batch;
@@ -42,12 +47,14 @@ struct MemoryPlan {
 
   /// A rank's arenas in the memory that is asked about: what does not depend on the batch.
   [[nodiscard]] std::size_t arena_bytes() const noexcept;
-  /// A rank's in host memory besides a GPU's.
+  /// A rank's in host memory besides a GPU's; its servers there as well.
   [[nodiscard]] std::size_t host_bytes() const noexcept;
   /// A rank's.
   [[nodiscard]] std::size_t rank_bytes() const noexcept;
-  /// Of everything that shares the limit: the ranks, and servers that are processes of their own.
+  /// Of everything that shares the limit: the ranks, and servers() times a server.
   [[nodiscard]] std::size_t needed_bytes() const noexcept;
+  /// That are processes of their own and share the limit.
+  [[nodiscard]] int servers() const noexcept;
   /// Empty without a limit.
   [[nodiscard]] std::optional<bool> fits() const noexcept;
 };

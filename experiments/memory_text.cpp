@@ -24,6 +24,7 @@ void append_rank(std::string& out, const MemoryPlan& plan) {
   const MemoryUse& w = plan.use.worker;
   const ActivationPlan& a = plan.activations;
   fmt::format_to(std::back_inserter(out), "\n  {:<28}{:>12}{:>20}\n", "one rank", "", "bytes");
+  const bool on_gpu = plan.config.device == "cuda";
   append_bytes(out, plan.use.shared_weights ? "weights (of all ranks)" : "weights", w.weights);
   append_bytes(out, "gradients", w.gradients);
   const std::string_view host = plan.use.staged ? " (host)" : "";
@@ -34,13 +35,17 @@ void append_rank(std::string& out, const MemoryPlan& plan) {
   append_if(out, "  outputs of layers", a.outputs);
   append_if(out, "  their gradients", a.gradients);
   append_if(out, "  held by layers", a.layers);
-  append_if(out, "  rounded copies", a.copies);
+  append_if(out, on_gpu ? "  batches on the GPU" : "  rounded copies", a.copies);
   append_if(out, "  shared scratch", a.scratch);
   append_bytes(out, fmt::format("staging{}", host), w.staging);
   append_if(out, fmt::format("error feedback{}", host), w.residual);
-  append_bytes(out, "batches of samples", plan.batches);
-  if (plan.use.server_in_worker) append_bytes(out, "its server", plan.use.server->total());
-  append_bytes(out, plan.use.staged ? "total on the GPU" : "total", plan.rank_bytes());
+  append_if(out, "workspace of products", plan.workspace);
+  append_bytes(out, on_gpu ? "batches of samples (host)" : "batches of samples", plan.batches);
+  if (plan.use.server_in_worker) {
+    append_if(out, "its server on a GPU", plan.use.server->on_gpu);
+    append_bytes(out, on_gpu ? "its server (host)" : "its server", plan.use.server->on_host());
+  }
+  append_bytes(out, on_gpu ? "total on the GPU" : "total", plan.rank_bytes());
   append_if(out, "total in host memory", plan.host_bytes());
 }
 
@@ -52,23 +57,30 @@ void append_server(std::string& out, const MemoryPlan& plan) {
                  "", "bytes");
   append_bytes(out, "weights", server.weights);
   append_bytes(out, "optimizer state", server.optimizer);
+  append_if(out, "gradient of a key", server.gradients);
   append_bytes(out, "other versions, at most", server.versions);
   append_bytes(out, "waiting pushes, at most", server.pushes);
   append_bytes(out, "total", server.total());
+  append_if(out, "of it on a GPU", server.on_gpu);
+}
+
+std::string who_shares(const MemoryPlan& plan) {
+  const bool on_gpu = plan.config.device == "cuda";
+  if (plan.ranks_here == 1) {
+    return on_gpu ? "The rank of a GPU" : "The rank";
+  }
+  return fmt::format("The {} ranks of a {}", plan.ranks_here, on_gpu ? "GPU" : "machine");
 }
 
 std::string verdict(const MemoryPlan& plan) {
   const MemoryLimit& limit = plan.limit;
-  const std::string who = plan.config.device == "cuda" ? "The rank of a GPU"
-                          : plan.ranks_here == 1
-                              ? "The rank"
-                              : fmt::format("The {} ranks of a machine", plan.ranks_here);
-  const std::string need =
-      fmt::format("{}{} need{} {}", who,
-                  plan.use.server && !plan.use.server_in_worker && plan.config.device == "cpu"
-                      ? " and its servers"
-                      : "",
-                  plan.ranks_here == 1 ? "s" : "", binary_bytes(plan.needed_bytes()));
+  const int servers = plan.servers();
+  const std::string need = fmt::format("{}{} need{} {}", who_shares(plan),
+                                       servers == 0   ? ""
+                                       : servers == 1 ? " and a server"
+                                                      : fmt::format(" and {} servers", servers),
+                                       plan.ranks_here == 1 && servers == 0 ? "s" : "",
+                                       binary_bytes(plan.needed_bytes()));
   if (!limit.bytes) {
     return fmt::format("{}. Whether that fits is not known: {}. --memory=80GiB says what there is.",
                        need, limit.source);
@@ -84,10 +96,43 @@ std::string verdict(const MemoryPlan& plan) {
 
 std::string not_counted(const MemoryPlan& plan) {
   return plan.config.device == "cuda"
-             ? "Not counted: CUDA's context, workspaces of cuDNN, cuBLAS and NCCL, and pinned "
-               "buffers of the host."
+             ? fmt::format(
+                   "Not counted: CUDA's context, NCCL's buffers, pinned buffers of the host, and "
+                   "the workspace that cuDNN asks for beyond that of products (known on the GPU "
+                   "alone; of a convolution at most {}).",
+                   binary_bytes(cuda::kMostConvolutionWorkspace))
              : "Not counted: the data set, the program and its libraries, oneDNN's scratch memory, "
                "buffers of sockets.";
+}
+
+/// What is not known without the machines of the run.
+std::vector<std::string> assumptions(const MemoryPlan& plan) {
+  std::vector<std::string> assumed;
+  const bool on_gpu = plan.config.device == "cuda";
+  if (const auto& attention = plan.attention) {
+    assumed.push_back(fmt::format("attention is computed {}{}{}",
+                                  attention->fused ? "fused" : "by products",
+                                  attention->why.empty() ? "" : ": ", attention->why));
+  }
+  if (on_gpu && plan.ranks_here == 1 && plan.config.world > 1) {
+    assumed.emplace_back("each rank has a GPU of its own");
+  }
+  if (on_gpu && plan.ranks_here > 1) {
+    assumed.push_back(fmt::format("{} ranks share one GPU", plan.ranks_here));
+  }
+  if (!plan.use.server || plan.use.server->on_gpu == 0) {
+    return assumed;
+  }
+  if (!on_gpu) {
+    assumed.emplace_back("what servers have on a GPU fits there");
+  } else if (plan.servers() > 0) {
+    assumed.push_back(fmt::format(
+        "of {} server processes, which take their turns of the GPUs after the ranks, {} this GPU",
+        plan.config.ps.servers,
+        plan.servers() == 1 ? "one, the largest, shares"
+                            : fmt::format("{} share", plan.servers())));
+  }
+  return assumed;
 }
 
 void advise_batch(const MemoryPlan& plan, std::vector<std::string>& advice) {
@@ -96,9 +141,10 @@ void advise_batch(const MemoryPlan& plan, std::vector<std::string>& advice) {
   const bool arenas_fit = plan.arena_bytes() * static_cast<std::size_t>(plan.ranks_here) <=
                           static_cast<std::size_t>(plan.limit.bytes.value_or(0));
   if (largest == 0 && arenas_fit) {
-    advice.emplace_back(
+    advice.push_back(fmt::format(
         "No batch fits: evaluation works through parts of 64 samples, whatever train.batch is; "
-        "fewer ranks on a machine, or data.test_limit below that.");
+        "{}data.test_limit below that.",
+        plan.ranks_here == 1 ? "" : "fewer ranks on a machine, or "));
     return;
   }
   if (largest == 0) {
@@ -141,6 +187,15 @@ void advise_precision(const MemoryPlan& plan, std::vector<std::string>& advice) 
   }
 }
 
+void advise_attention(const MemoryPlan& plan, std::vector<std::string>& advice) {
+  const Config& config = plan.config;
+  if (plan.attention && !plan.attention->fused && config.precision.compute != "fp32" &&
+      config.cuda.attention != "fused") {
+    advice.emplace_back(
+        "cuda.attention=fused: where the GPU's cuDNN can, nothing of a context's square is kept.");
+  }
+}
+
 void advise_ranks(const MemoryPlan& plan, std::vector<std::string>& advice) {
   if (plan.config.device == "cuda" || plan.ranks_here < 2 || !plan.limit.bytes) return;
   const auto ranks =
@@ -170,6 +225,7 @@ std::vector<std::string> memory_advice(const MemoryPlan& plan) {
   if (plan.fits().value_or(true)) return advice;
   advise_sharding(plan, advice);
   advise_precision(plan, advice);
+  advise_attention(plan, advice);
   advise_batch(plan, advice);
   advise_ranks(plan, advice);
   return advice;
@@ -193,6 +249,7 @@ std::string memory_text(const MemoryPlan& plan) {
     out += fmt::format("The largest train.batch that fits is {}.\n", plan.largest_batch.value());
   }
   for (const std::string& line : memory_advice(plan)) out += fmt::format("  - {}\n", line);
+  for (const std::string& line : assumptions(plan)) out += fmt::format("Assumed: {}.\n", line);
   return out + not_counted(plan) + "\n";
 }
 
@@ -205,21 +262,24 @@ std::string memory_json(const MemoryPlan& plan) {
             {"world", plan.config.world},       {"optimizer", plan.config.optimizer.name},
             {"device", plan.config.device},     {"precision", plan.config.precision.compute},
             {"batch", plan.config.train.batch}, {"parameters", plan.parameters}};
-  json["rank"] = {
-      {"weights", w.weights},     {"gradients", w.gradients},   {"optimizer", w.optimizer},
-      {"activations", a.total()}, {"staging", w.staging},       {"residual", w.residual},
-      {"batches", plan.batches},  {"total", plan.rank_bytes()}, {"host", plan.host_bytes()}};
+  json["rank"] = {{"weights", w.weights},       {"gradients", w.gradients},
+                  {"optimizer", w.optimizer},   {"activations", a.total()},
+                  {"staging", w.staging},       {"residual", w.residual},
+                  {"batches", plan.batches},    {"workspace", plan.workspace},
+                  {"total", plan.rank_bytes()}, {"host", plan.host_bytes()}};
   json["activations"] = {{"outputs", a.outputs},
                          {"gradients", a.gradients},
                          {"layers", a.layers},
                          {"copies", a.copies},
                          {"scratch", a.scratch}};
+  json["attention_fused"] = plan.attention ? Json(plan.attention->fused) : Json(nullptr);
   json["server"] = nullptr;
   if (const auto& server = plan.use.server) {
     json["server"] = {{"servers", plan.config.ps.servers}, {"in_rank", plan.use.server_in_worker},
                       {"weights", server->weights},        {"optimizer", server->optimizer},
-                      {"versions", server->versions},      {"pushes", server->pushes},
-                      {"total", server->total()}};
+                      {"gradients", server->gradients},    {"versions", server->versions},
+                      {"pushes", server->pushes},          {"total", server->total()},
+                      {"on_gpu", server->on_gpu},          {"sharing", plan.servers()}};
   }
   json["ranks_here"] = plan.ranks_here;
   json["needed"] = plan.needed_bytes();
@@ -229,6 +289,7 @@ std::string memory_json(const MemoryPlan& plan) {
   json["largest_batch"] = or_null(plan.largest_batch);
   json["optimizer_if_sharded"] = plan.optimizer_if_sharded;
   json["advice"] = memory_advice(plan);
+  json["assumed"] = assumptions(plan);
   json["not_counted"] = not_counted(plan);
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

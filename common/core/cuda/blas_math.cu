@@ -11,7 +11,6 @@ namespace paceline::cuda {
 
 namespace {
 
-constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
 /// cuBLASLt asks for no more of any operand.
 constexpr std::int64_t kFullAlignment = 256;
 constexpr std::int64_t kBiasAlignment = 16;
@@ -162,7 +161,7 @@ bool BlasMath::find_algorithm(const Matmul& p, Plan& plan, bool fused) const {
   const std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
   for (const cublasStatus_t set :
-       {prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kWorkspaceBytes}),
+       {prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kProductWorkspace}),
         prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions),
         prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(p.b)),
         prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(p.a)),
@@ -244,7 +243,7 @@ void BlasMath::matmul(const Matmul& given, Workspace& workspace) {
   }
   library_.check(library_.matmul(handle_, plan.product, &p.alpha, p.b, plan.first, p.a, plan.second,
                                  &p.beta, p.c, plan.output, p.c, plan.output, &plan.algorithm,
-                                 workspace.get(kWorkspaceBytes), kWorkspaceBytes, stream_),
+                                 workspace.get(kProductWorkspace), kProductWorkspace, stream_),
                  "a product");
   if (p.epilogue != Epilogue::none && !plan.fused) {
     check_runtime(finish_product(given, stream_));

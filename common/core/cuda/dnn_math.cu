@@ -8,8 +8,6 @@ namespace paceline::cuda {
 
 namespace {
 
-/// An algorithm that wants more is not taken.
-constexpr std::size_t kMostWorkspace = std::size_t{1} << 30;
 /// More algorithms than any direction has.
 constexpr int kOffers = 16;
 constexpr float kOne = 1.0F;
@@ -109,7 +107,8 @@ void DnnMath::choose(const Convolution& s, Plan& plan, const Performance* offere
     const cudnnMathType_t math = strict ? CUDNN_FMA_MATH : offer->mathType;
     library_.check(library_.set_math_type(plan.convolution, math), "describing a convolution");
     std::size_t wanted = 0;
-    if (bytes(offer->algo, &wanted) == CUDNN_STATUS_SUCCESS && wanted <= kMostWorkspace) {
+    if (bytes(offer->algo, &wanted) == CUDNN_STATUS_SUCCESS &&
+        wanted <= kMostConvolutionWorkspace) {
       plan.algorithm = static_cast<int>(offer->algo);
       plan.bytes = wanted;
       return;

@@ -75,6 +75,11 @@ struct Attention {
       equal_bits;  ///< equal calls give them; without, the gradient's sums are of any order
 };
 
+/// A Math's workspace from its first product on.
+inline constexpr std::size_t kProductWorkspace = std::size_t{32} << 20;
+/// An algorithm for a convolution that wants more is not taken.
+inline constexpr std::size_t kMostConvolutionWorkspace = std::size_t{1} << 30;
+
 struct AttentionPlan {
   std::size_t workspace;  ///< bytes
   std::size_t gradient_workspace;

@@ -28,9 +28,7 @@ class HostStagedSynchronizer final : public Synchronizer {
 
   [[nodiscard]] MemoryUse memory() const noexcept override {
     MemoryUse use = inner_->memory();
-    use.staging += use.weights + use.gradients;
-    use.weights = plan_.elements() * sizeof(float);
-    use.gradients = plan_.elements() * sizeof(float);
+    use.staging += 2 * plan_.elements() * sizeof(float);
     return use;
   }
 

@@ -15,8 +15,8 @@ namespace paceline {
 /// waits while there is work to queue. Updated weights come back bucket by bucket, and the
 /// compute stream waits for each, not the host.
 ///
-/// bind() wants the Gpu that the model computes on; `inner` is bound to the host. Counted memory:
-/// the GPU's arenas as weights and gradients, the host's as staging.
+/// bind() wants the Gpu that the model computes on; `inner` is bound to the host. Counted memory is
+/// `inner`'s, whose arenas stand for the GPU's, and as staging those of the host.
 [[nodiscard]] std::unique_ptr<Synchronizer> make_host_staged(std::unique_ptr<Synchronizer> inner);
 
 }  // namespace paceline

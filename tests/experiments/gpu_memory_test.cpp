@@ -140,6 +140,18 @@ TEST(GpuMemory, PlansAttentionAsItWillBeComputed) {
       << unknown;
 }
 
+TEST(GpuMemory, AdvisesFusedAttentionWhereItDoesNotFit) {
+  MemoryOptions options;
+  options.bytes = 1000;
+  options.module = &no_module();
+  const auto advised = [&](const char* attention) {
+    return memory_text(plan_memory(gpu_run(text("bf16", attention)), options))
+               .find("  - cuda.attention=fused") != std::string::npos;
+  };
+  EXPECT_TRUE(advised("products"));
+  EXPECT_FALSE(advised("fused"));
+}
+
 /// What the double refuses for this batch alone is planned as refused.
 TEST(GpuMemory, AsksTheGpuWhetherItFuses) {
   test::refuse_host_attention(3);

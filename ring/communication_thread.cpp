@@ -122,7 +122,7 @@ void CommunicationThread::note(const Task& task, const BucketCost& cost) {
   transfers_.push_back({task.bucket, cost.times.peers_ready_ns, cost.times.end_ns});
   communication_ns_ += cost.times.end_ns - cost.times.begin_ns;
   bytes_total_ = cost.bytes_sent_total;
-  skipped_ += cost.skipped;
+  (task.period == period_ ? skipped_ : skipped_before_) += cost.skipped;
 }
 
 void CommunicationThread::check_error() const {
@@ -135,7 +135,7 @@ void CommunicationThread::submit(BucketId bucket, const StepInfo& step) {
   {
     const std::scoped_lock lock(mutex_);
     check_error();
-    queue_.push_back({bucket, step});
+    queue_.push_back({bucket, step, period_});
     ++outstanding_.at(static_cast<std::size_t>(bucket));
     ++outstanding_total_;
   }
@@ -194,7 +194,8 @@ StepReport CommunicationThread::report() {
   report.communication_s = seconds(std::exchange(communication_ns_, 0));
   report.bytes_sent = bytes_total_ - std::exchange(bytes_reported_, bytes_total_);
   waits_.clear();
-  report.skipped = std::exchange(skipped_, 0);
+  report.skipped = std::exchange(skipped_before_, std::exchange(skipped_, 0));
+  ++period_;
   report.transfers = std::exchange(transfers_, {});
   return report;
 }

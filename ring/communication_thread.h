@@ -48,13 +48,16 @@ class CommunicationThread {
   /// abort reason.
   void wait(BucketId bucket);
   void wait_all();
-  /// What happened since the last call. Throws a stored error of the thread.
+  /// What happened since the last call. Updates that were left out count at the call after the one
+  /// that follows their submit(), whenever that was found, so that what a step's report says of
+  /// them does not hang on the thread's pace. Throws a stored error of the thread.
   StepReport report();
 
  private:
   struct Task {
     BucketId bucket;
     StepInfo step;
+    std::int64_t period;  ///< calls of report() before it came
   };
   struct Wait {
     std::int64_t begin;
@@ -87,7 +90,9 @@ class CommunicationThread {
   std::exception_ptr error_;
   std::vector<Wait> waits_;  ///< for slower ranks, since the last report
   std::vector<Transfer> transfers_;
-  int skipped_ = 0;
+  std::int64_t period_ = 0;
+  int skipped_ = 0;         ///< of this period's tasks
+  int skipped_before_ = 0;  ///< of earlier ones', not reported yet
   std::int64_t communication_ns_ = 0;
   std::uint64_t bytes_total_ = 0;
 

@@ -97,7 +97,8 @@ std::string verdict(const MemoryPlan& plan) {
 std::string not_counted(const MemoryPlan& plan) {
   return plan.config.device == "cuda"
              ? fmt::format(
-                   "Not counted: CUDA's context, NCCL's buffers, pinned buffers of the host, and "
+                   "Not counted: CUDA's context and graphs, NCCL's buffers, pinned buffers of the "
+                   "host, and "
                    "the workspace that cuDNN asks for beyond that of products (known on the GPU "
                    "alone; of a convolution at most {}).",
                    binary_bytes(cuda::kMostConvolutionWorkspace))

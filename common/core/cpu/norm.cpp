@@ -193,7 +193,7 @@ class BatchNorm final : public Norm {
       return;
     }
     take_moments(pass, slabs);
-    count_ = static_cast<double>(slabs.rows * slabs.columns / channels());
+    count_ = static_cast<double>(pass.samples * positions());
     if (sums_over_ranks()) {
       count_ = share_moments(*setup().reducer, count_, std::span(first_).first(n),
                              std::span(second_).first(n));

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/base/median.h"
 #include "common/comm/communicator.h"
 #include "common/comm/transport.h"
 #include "experiments/bench_ranks.h"
@@ -151,13 +152,13 @@ void write_json(const AllreduceBenchOptions& options, const std::string& transpo
   for (const AllreduceRow& row : rows) {
     results.push_back(bench_row_json(options, row));
   }
-  write_bench_json(options, {{"collective", "allreduce"},
-                             {"world", options.world},
-                             {"transport", transport},
-                             {"link_inter", options.link_inter},
-                             {"link_intra", options.link_intra},
-                             {"iters", options.iters},
-                             {"results", results}});
+  write_bench_json(options.json, {{"collective", "allreduce"},
+                                  {"world", options.world},
+                                  {"transport", transport},
+                                  {"link_inter", options.link_inter},
+                                  {"link_intra", options.link_intra},
+                                  {"iters", options.iters},
+                                  {"results", results}});
 }
 
 /// Where each rank can have a processor of its own it gets one, as mpirun does by default: else the

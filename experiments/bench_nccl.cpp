@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/base/median.h"
 #include "experiments/bench_ranks.h"
 #include "experiments/bench_table.h"
 #include "experiments/sum_pattern.h"
@@ -157,8 +158,13 @@ class NcclBench {
   std::optional<NcclCommunicators> comms_;
 };
 
+/// The copies that sums are held to: their busbw, or of one rank, whose busbw is 0, their algbw.
+double ceiling_of(const CopyRates& copies, int world) {
+  return world == 1 ? copies.within.at(0) : copies.slowest();
+}
+
 double share_of_ceiling(const AllreduceRow& row, const CopyRates& copies, int world) {
-  return world == 1 ? row.algbw / copies.within.at(0) : row.busbw / copies.slowest();
+  return (world == 1 ? row.algbw : row.busbw) / ceiling_of(copies, world);
 }
 
 /// "190.1" or "190.1 to 201.3", in GB/s.
@@ -200,7 +206,7 @@ nlohmann::json copies_json(const CopyRates& copies, int world) {
           {"within_gbps", gbps(copies.within)},
           {"between_gbps", between},
           {"direct", copies.direct},
-          {"ceiling_gbps", (world == 1 ? copies.within.at(0) : copies.slowest()) * 1e-9},
+          {"ceiling_gbps", ceiling_of(copies, world) * 1e-9},
           {"ceiling_of", world == 1 ? "algbw" : "busbw"}};
 }
 
@@ -218,9 +224,7 @@ CopyRates parse_copies(const nlohmann::json& text) {
 void check_nccl_bench(const AllreduceBenchOptions& options) {
   check_bench_sizes(options);
   const auto refuse_unless = [](bool good, const std::string& flag, std::string_view allowed) {
-    if (!good) {
-      throw ConfigError(fmt::format("{} with --transport=nccl: allowed: {}", flag, allowed));
-    }
+    require_flag(good, fmt::format("{} with --transport=nccl: allowed: {}", flag, allowed));
   };
   refuse_unless(options.type == "f32" || options.type == "f16" || options.type == "bf16",
                 "--type " + options.type, "f32, f16, bf16");
@@ -264,15 +268,15 @@ void bench_nccl_rank(const CudaModule& module, const AllreduceBenchOptions& opti
     }
   }
   if (root && !options.json.empty()) {
-    write_bench_json(options, {{"collective", "allreduce"},
-                               {"world", options.world},
-                               {"transport", "nccl"},
-                               {"nccl", bench.version()},
-                               {"gpu", module.devices().at(0).name},
-                               {"in_place", false},
-                               {"iters", options.iters},
-                               {"copies", copies_json(copies, options.world)},
-                               {"results", results}});
+    write_bench_json(options.json, {{"collective", "allreduce"},
+                                    {"world", options.world},
+                                    {"transport", "nccl"},
+                                    {"nccl", bench.version()},
+                                    {"gpu", module.devices().at(0).name},
+                                    {"in_place", false},
+                                    {"iters", options.iters},
+                                    {"copies", copies_json(copies, options.world)},
+                                    {"results", results}});
   }
   workers.barrier();
   if (wrong > 0) {
@@ -282,7 +286,7 @@ void bench_nccl_rank(const CudaModule& module, const AllreduceBenchOptions& opti
 
 int bench_nccl(const AllreduceBenchOptions& options) {
   check_nccl_bench(options);
-  const std::string text = run_alone(2 * options.timeout, [&] {
+  const std::string text = run_alone("looking at the GPUs", 2 * options.timeout, [&] {
     const CopyRates copies = nccl_ceiling(cuda_module(), options, kCopyBytes);
     return nlohmann::json{{"bytes", copies.bytes},
                           {"within", copies.within},

@@ -8,16 +8,17 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/base/median.h"
 #include "common/comm/communicator.h"
 #include "common/config/config.h"
 #include "experiments/bench_ranks.h"
+#include "experiments/bench_table.h"
 #include "ps/ps_backend.h"
 
 namespace paceline {
@@ -34,23 +35,13 @@ struct Row {
 };
 
 void validate(const PushPullOptions& options) {
-  const auto require = [](bool good, const std::string& problem) {
-    if (!good) {
-      throw ConfigError(problem);
-    }
-  };
-  require(options.workers >= 1 && options.workers <= 256,
-          fmt::format("--workers {}: allowed are 1..256", options.workers));
-  require(options.servers >= 1 && options.servers <= 256,
-          fmt::format("--servers {}: allowed are 1..256", options.servers));
-  require(options.keys >= 1 && options.keys <= 4096,
-          fmt::format("--keys {}: allowed are 1..4096", options.keys));
-  require(options.factor >= 2, fmt::format("--factor {}: allowed: 2 or more", options.factor));
-  require(options.iters >= 1, fmt::format("--iters {}: allowed: 1 or more", options.iters));
-  require(options.warmup >= 0, fmt::format("--warmup {}: allowed: 0 or more", options.warmup));
-  require(options.min_bytes >= sizeof(float) && options.min_bytes <= options.max_bytes,
-          fmt::format("--min {} --max {}: allowed: 4 <= min <= max", options.min_bytes,
-                      options.max_bytes));
+  require_flag(options.workers >= 1 && options.workers <= 256,
+               fmt::format("--workers {}: allowed are 1..256", options.workers));
+  require_flag(options.servers >= 1 && options.servers <= 256,
+               fmt::format("--servers {}: allowed are 1..256", options.servers));
+  require_flag(options.keys >= 1 && options.keys <= 4096,
+               fmt::format("--keys {}: allowed are 1..4096", options.keys));
+  check_runs(options, sizeof(float));
 }
 
 Config make_config(const PushPullOptions& options) {
@@ -97,9 +88,7 @@ class WorkerBench {
       round();
       times.push_back(seconds(now_ns() - begin));
     }
-    std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),
-                     times.end());
-    return times[times.size() / 2];
+    return median(std::move(times));
   }
 
   /// Weights that are not what so many equal updates make of zero.
@@ -174,15 +163,12 @@ void write_json(const PushPullOptions& options, const std::vector<Row>& rows) {
                        {"one_way_gbps", row.goodput * 0.5e-9},
                        {"wrong", row.wrong}});
   }
-  std::ofstream file(options.json);
-  file << nlohmann::json{{"operation", "pushpull"},    {"workers", options.workers},
-                         {"servers", options.servers}, {"transport", options.transport},
-                         {"iters", options.iters},     {"results", results}}
-              .dump(2)
-       << '\n';
-  if (!file.flush()) {
-    throw ConfigError(fmt::format("--json {}: cannot be written", options.json));
-  }
+  write_bench_json(options.json, {{"operation", "pushpull"},
+                                  {"workers", options.workers},
+                                  {"servers", options.servers},
+                                  {"transport", options.transport},
+                                  {"iters", options.iters},
+                                  {"results", results}});
 }
 
 /// One size on one member; collective.

@@ -215,7 +215,7 @@ void write_all(const FileDescriptor& to, std::string_view text) {
 }
 
 /// Until the other side has closed it.
-std::string read_all(const FileDescriptor& from, Nanoseconds timeout) {
+std::string read_all(const FileDescriptor& from, std::string_view what, Nanoseconds timeout) {
   const Deadline deadline = Deadline::after(timeout);
   std::string text;
   for (;;) {
@@ -230,14 +230,15 @@ std::string read_all(const FileDescriptor& from, Nanoseconds timeout) {
     }
     if (deadline.passed()) {
       throw TimeoutError(
-          fmt::format("looking at the GPUs took longer than {:.1f} s", seconds(timeout.count())));
+          fmt::format("{} took longer than {:.1f} s", what, seconds(timeout.count())));
     }
   }
 }
 
 }  // namespace
 
-std::string run_alone(Nanoseconds timeout, const std::function<std::string()>& body) {
+std::string run_alone(std::string_view what, Nanoseconds timeout,
+                      const std::function<std::string()>& body) {
   Pipe answer;
   std::fflush(nullptr);
   const pid_t child = fork();
@@ -252,7 +253,7 @@ std::string run_alone(Nanoseconds timeout, const std::function<std::string()>& b
   Children children;
   children.add(child);
   answer.write.reset();
-  const std::string text = read_all(answer.read, timeout);
+  const std::string text = read_all(answer.read, what, timeout);
   std::string problem = "a process ended without an answer";
   static_cast<void>(children.reap(timeout, [&](const std::string& why) { problem = why; }));
   if (text.empty()) {

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "common/base/abort.h"
 #include "common/base/time.h"
@@ -25,8 +26,9 @@ using RankBody = std::function<void(Communicator& workers, AbortToken& abort)>;
 
 /// What `body` returns or throws (ConfigError, or any other exception as Error), run in a forked
 /// process: what it opens, such as CUDA, is not opened in this one, which can fork again. Throws
-/// TimeoutError after killing it when it takes longer than `timeout`. The calling process must have
-/// one thread.
-std::string run_alone(Nanoseconds timeout, const std::function<std::string()>& body);
+/// TimeoutError naming `what` it does after killing it when it takes longer than `timeout`. The
+/// calling process must have one thread.
+std::string run_alone(std::string_view what, Nanoseconds timeout,
+                      const std::function<std::string()>& body);
 
 }  // namespace paceline

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/bench_table.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -16,26 +13,16 @@ double bus_bandwidth(double algbw, int world) noexcept {
   return algbw * 2.0 * (world - 1) / world;
 }
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+void require_flag(bool good, const std::string& problem) {
+  if (!good) {
+    throw ConfigError(problem);
+  }
 }
 
 void check_bench_sizes(const AllreduceBenchOptions& options) {
-  const auto require = [](bool good, const std::string& problem) {
-    if (!good) {
-      throw ConfigError(problem);
-    }
-  };
-  require(options.world >= 1 && options.world <= 256,
-          fmt::format("--world {}: allowed are 1..256", options.world));
-  require(options.factor >= 2, fmt::format("--factor {}: allowed: 2 or more", options.factor));
-  require(options.iters >= 1, fmt::format("--iters {}: allowed: 1 or more", options.iters));
-  require(options.warmup >= 0, fmt::format("--warmup {}: allowed: 0 or more", options.warmup));
-  require(options.min_bytes >= 1 && options.min_bytes <= options.max_bytes,
-          fmt::format("--min {} --max {}: allowed: 1 <= min <= max", options.min_bytes,
-                      options.max_bytes));
+  require_flag(options.world >= 1 && options.world <= 256,
+               fmt::format("--world {}: allowed are 1..256", options.world));
+  check_runs(options, 1);
 }
 
 std::vector<std::size_t> bench_sizes(const AllreduceBenchOptions& options) {
@@ -74,11 +61,11 @@ nlohmann::json bench_row_json(const AllreduceBenchOptions& options, const Allred
           {"wrong", row.wrong}};
 }
 
-void write_bench_json(const AllreduceBenchOptions& options, const nlohmann::json& result) {
-  std::ofstream file(options.json);
+void write_bench_json(const std::string& path, const nlohmann::json& result) {
+  std::ofstream file(path);
   file << result.dump(2) << '\n';
   if (!file.flush()) {
-    throw ConfigError(fmt::format("--json {}: cannot be written", options.json));
+    throw ConfigError(fmt::format("--json {}: cannot be written", path));
   }
 }
 

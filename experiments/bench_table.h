@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the allreduce benchmarks of all transports share: sizes, nccl-tests' columns, JSON rows.
+// What the benchmarks share: checks of flags and the JSON file; and those of allreduce on all
+// transports: sizes, nccl-tests' columns, JSON rows.
 #pragma once
+
+#include <fmt/format.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -27,8 +30,19 @@ struct AllreduceRow {
 /// algorithm's traffic. 0 for one rank.
 [[nodiscard]] double bus_bandwidth(double algbw, int world) noexcept;
 
-/// Of at least one value.
-[[nodiscard]] double median(std::vector<double> values);
+/// Throws ConfigError with `problem` unless `good`.
+void require_flag(bool good, const std::string& problem);
+
+/// Of sizes and repetitions, which all benchmarks' options have.
+template <typename Options>
+void check_runs(const Options& options, std::size_t smallest) {
+  require_flag(options.factor >= 2, fmt::format("--factor {}: allowed: 2 or more", options.factor));
+  require_flag(options.iters >= 1, fmt::format("--iters {}: allowed: 1 or more", options.iters));
+  require_flag(options.warmup >= 0, fmt::format("--warmup {}: allowed: 0 or more", options.warmup));
+  require_flag(options.min_bytes >= smallest && options.min_bytes <= options.max_bytes,
+               fmt::format("--min {} --max {}: allowed: {} <= min <= max", options.min_bytes,
+                           options.max_bytes, smallest));
+}
 
 /// Throws ConfigError where world, sizes or repetitions make no sense.
 void check_bench_sizes(const AllreduceBenchOptions& options);
@@ -40,7 +54,7 @@ void print_bench_row(const AllreduceBenchOptions& options, const AllreduceRow& r
                      std::string_view more = "");
 [[nodiscard]] nlohmann::json bench_row_json(const AllreduceBenchOptions& options,
                                             const AllreduceRow& row);
-/// Throws ConfigError naming options.json when it cannot be written.
-void write_bench_json(const AllreduceBenchOptions& options, const nlohmann::json& result);
+/// Throws ConfigError naming --json and `path` when it cannot be written.
+void write_bench_json(const std::string& path, const nlohmann::json& result);
 
 }  // namespace paceline

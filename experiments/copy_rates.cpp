@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <memory>
 
+#include "common/base/median.h"
 #include "common/core/gpu/gpu.h"
-#include "experiments/bench_table.h"
 
 namespace paceline {
 
@@ -39,6 +39,7 @@ class CopySide {
     });
   }
   double rate_to(const CopySide& peer) {
+    gpu_.check(gpu_.api().open_peer(gpu_.index(), peer.gpu_.index()), "opening peer access");
     return rate(1, [&] {
       gpu_.check(gpu_.api().copy_to_peer(peer.to_.as(), peer.gpu_.index(), from_.as(), gpu_.index(),
                                          from_.size(), gpu_.stream().native()),

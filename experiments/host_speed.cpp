@@ -17,6 +17,7 @@
 
 #include "common/base/buffer.h"
 #include "common/base/error.h"
+#include "common/base/median.h"
 #include "common/base/time.h"
 
 namespace paceline {
@@ -115,9 +116,7 @@ double median_half_round_trip(const Socket& socket) {
     const std::int64_t then = std::exchange(now, now_ns());
     times.push_back(now - then);
   }
-  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-  std::nth_element(times.begin(), middle, times.end());
-  return seconds(*middle) / 2.0;
+  return seconds(median(std::move(times))) / 2.0;
 }
 
 double one_way_rate(const Socket& socket) {

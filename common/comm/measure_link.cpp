@@ -10,6 +10,7 @@
 
 #include "common/base/buffer.h"
 #include "common/base/error.h"
+#include "common/base/median.h"
 
 namespace paceline {
 
@@ -27,12 +28,6 @@ void send(Transport& transport, int peer, std::span<const std::byte> data,
 
 void receive(Transport& transport, int peer, std::span<std::byte> data, const Deadline& deadline) {
   transport.wait(transport.irecv(peer, data, Arrival::copy()), deadline);
-}
-
-double median(std::vector<double>& values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 /// Time of one empty round trip after sending `data`, on the rank that sends first.

@@ -14,6 +14,7 @@
 
 #include "common/base/error.h"
 #include "common/base/half.h"
+#include "common/base/median.h"
 #include "experiments/bench_nccl.h"
 #include "experiments/bench_ranks.h"
 #include "experiments/bench_table.h"
@@ -199,7 +200,7 @@ TEST_F(BenchNccl, RatesFollowTheFormulas) {
   }
   EXPECT_EQ(bus_bandwidth(8.0, 1), 0.0);
   EXPECT_EQ(bus_bandwidth(8.0, 8), 14.0);
-  EXPECT_EQ(median({5.0, 1.0, 3.0}), 3.0);
+  EXPECT_EQ(median(std::vector{5.0, 1.0, 3.0}), 3.0);
 }
 
 /// What copy_to_peer was asked for; one thread copies.

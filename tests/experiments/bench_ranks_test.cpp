@@ -16,16 +16,17 @@ constexpr Nanoseconds kPlenty = std::chrono::seconds(20);
 
 TEST(RunAlone, GivesWhatItsProcessReturnsOrThrows) {
   const pid_t here = getpid();
-  EXPECT_NE(run_alone(kPlenty, [] { return std::to_string(getpid()); }), std::to_string(here));
+  EXPECT_NE(run_alone("a test", kPlenty, [] { return std::to_string(getpid()); }),
+            std::to_string(here));
   const std::string large(1'000'000, 'x');  // more than a pipe holds
-  EXPECT_EQ(run_alone(kPlenty, [&] { return large; }), large);
-  EXPECT_EQ(run_alone(kPlenty, [] { return std::string(); }), "");
+  EXPECT_EQ(run_alone("a test", kPlenty, [&] { return large; }), large);
+  EXPECT_EQ(run_alone("a test", kPlenty, [] { return std::string(); }), "");
   const auto thrown = [](auto exception) {
     return [exception]() -> std::string { throw exception; };
   };
-  EXPECT_THROW(run_alone(kPlenty, thrown(ConfigError("no GPU"))), ConfigError);
+  EXPECT_THROW(run_alone("a test", kPlenty, thrown(ConfigError("no GPU"))), ConfigError);
   try {
-    run_alone(kPlenty, thrown(TimeoutError("too late")));
+    run_alone("a test", kPlenty, thrown(TimeoutError("too late")));
     FAIL();
   } catch (const ConfigError&) {
     FAIL();
@@ -36,7 +37,7 @@ TEST(RunAlone, GivesWhatItsProcessReturnsOrThrows) {
 
 TEST(RunAlone, ADeathAndAStandstillAreErrors) {
   try {
-    run_alone(kPlenty, []() -> std::string {
+    run_alone("a test", kPlenty, []() -> std::string {
       raise(SIGKILL);
       return {};
     });
@@ -44,7 +45,7 @@ TEST(RunAlone, ADeathAndAStandstillAreErrors) {
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(), "a process was ended by signal 9");
   }
-  EXPECT_THROW(run_alone(std::chrono::milliseconds(50),
+  EXPECT_THROW(run_alone("a test", std::chrono::milliseconds(50),
                          []() -> std::string {
                            for (;;) pause();
                          }),

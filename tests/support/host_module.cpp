@@ -39,11 +39,6 @@ HostMemory& host_memory() {
   return memory;
 }
 
-template <typename Work>
-int queue(void* stream, Work work) {
-  return queue_host_work(stream, std::move(work));
-}
-
 const char* error_text(int status) {
   return status == cuda::kOutOfMemory    ? "out of memory"
          : status == kCaptureUnsupported ? "operation not permitted when stream is capturing"
@@ -72,6 +67,10 @@ int device_info(int device, cuda::DeviceInfo* info) {
 
 int peer_access(int device, int peer, int* possible) {
   *possible = device != peer ? 1 : 0;
+  return kSuccess;
+}
+
+int open_peer(int /*device*/, int /*peer*/) {
   return kSuccess;
 }
 
@@ -136,7 +135,7 @@ int unregister_host(void* /*memory*/) {
 }
 
 int copy(void* to, const void* from, std::size_t bytes, void* stream) {
-  return queue(stream, [=] {
+  return queue_host_work(stream, [=] {
     if (bytes > 0) {
       std::memcpy(to, from, bytes);
     }
@@ -155,7 +154,7 @@ int copy_to_peer(void* to, int /*to_device*/, const void* from, int /*from_devic
 }
 
 int fill(void* memory, int byte, std::size_t bytes, void* stream) {
-  return queue(stream, [=] { std::memset(memory, byte, bytes); });
+  return queue_host_work(stream, [=] { std::memset(memory, byte, bytes); });
 }
 
 /// Queues the functor of list F that has place `id`; Run says how.
@@ -165,7 +164,7 @@ int queue_functor(int id, const void* functor, void* stream, Run run) {
     if (id == Place) {
       using F = std::tuple_element_t<static_cast<std::size_t>(Place), List>;
       const F copy = *static_cast<const F*>(functor);
-      return queue(stream, [copy, run] { run(copy); });
+      return queue_host_work(stream, [copy, run] { run(copy); });
     }
     return queue_functor<List, Place + 1>(id, functor, stream, run);
   } else {
@@ -186,7 +185,7 @@ int rows(int id, const void* functor, std::int64_t count, void* stream) {
 int update(const OptimizerSpec* spec, const UpdateInfo* info,
            const kernels::UpdateOperands* operands, std::int64_t count, void* stream) {
   host_log().add({"update", stream, operands->out, static_cast<std::size_t>(count)});
-  return queue(stream, [spec = *spec, info = *info, operands = *operands, count] {
+  return queue_host_work(stream, [spec = *spec, info = *info, operands = *operands, count] {
     if (operands.tensors.pieces != nullptr) {
       kernels::with_tensor_rule(operands, spec, info,
                                 [&](const auto& rule) { kernels::for_rows(count, rule); });
@@ -217,22 +216,24 @@ void* math_stream(void* math) {
 }
 
 int matmul(void* math, const cuda::Matmul* product) {
-  return queue(math_stream(math), [product = *product] { host_matmul(product); });
+  return queue_host_work(math_stream(math), [product = *product] { host_matmul(product); });
 }
 
 int convolve(void* math, const cuda::Convolution* shape, const void* x, const void* filter,
              void* y) {
-  return queue(math_stream(math), [=, s = *shape] { host_convolve(s, x, filter, y); });
+  return queue_host_work(math_stream(math), [=, s = *shape] { host_convolve(s, x, filter, y); });
 }
 
 int input_gradient(void* math, const cuda::Convolution* shape, const void* dy, const void* filter,
                    void* dx) {
-  return queue(math_stream(math), [=, s = *shape] { host_input_gradient(s, dy, filter, dx); });
+  return queue_host_work(math_stream(math),
+                         [=, s = *shape] { host_input_gradient(s, dy, filter, dx); });
 }
 
 int filter_gradient(void* math, const cuda::Convolution* shape, const void* x, const void* dy,
                     void* d_filter) {
-  return queue(math_stream(math), [=, s = *shape] { host_filter_gradient(s, x, dy, d_filter); });
+  return queue_host_work(math_stream(math),
+                         [=, s = *shape] { host_filter_gradient(s, x, dy, d_filter); });
 }
 
 std::atomic<std::int64_t>& refused_samples() {
@@ -254,13 +255,15 @@ const char* attention_obstacle(void* /*math*/, const cuda::Attention* shape,
 
 int attend(void* math, const cuda::Attention* shape, const void* qkv, void* out,
            float* statistics) {
-  return queue(math_stream(math), [=, a = *shape] { host_attention(a, qkv, out, statistics); });
+  return queue_host_work(math_stream(math),
+                         [=, a = *shape] { host_attention(a, qkv, out, statistics); });
 }
 
 int attend_gradient(void* math, const cuda::Attention* shape, const void* qkv, const void* out,
                     const float* statistics, const void* d_out, void* d_qkv) {
-  return queue(math_stream(math),
-               [=, a = *shape] { host_attention_gradient(a, qkv, out, statistics, d_out, d_qkv); });
+  return queue_host_work(math_stream(math), [=, a = *shape] {
+    host_attention_gradient(a, qkv, out, statistics, d_out, d_qkv);
+  });
 }
 
 int plan_attention(const cuda::MathOptions* /*options*/, const char* /*device*/,
@@ -285,6 +288,7 @@ cuda::Api host_table() {
   api.device_count = device_count;
   api.device_info = device_info;
   api.peer_access = peer_access;
+  api.open_peer = open_peer;
   api.use_device = use_device;
   api.memory_info = memory_info;
   api.allocate = allocate;

@@ -15,7 +15,7 @@
 
 namespace paceline::cuda {
 
-inline constexpr std::uint32_t kAbiVersion = 7;
+inline constexpr std::uint32_t kAbiVersion = 8;
 
 /// Statuses are CUDA's own (cudaError_t); these mean that there is nothing to compute on, that
 /// memory is short, and that an event has not been reached. cuDNN's, cuBLAS's and NCCL's are
@@ -52,6 +52,9 @@ struct Api {
   int (*device_count)(int* count);
   int (*device_info)(int device, DeviceInfo* info);
   int (*peer_access)(int device, int peer, int* possible);
+  /// Copies between the two go directly from now on where they can, else as before through the
+  /// host's memory; kSuccess in either case.
+  int (*open_peer)(int device, int peer);
   int (*use_device)(int device);  ///< makes it the calling thread's current device
 
   int (*memory_info)(std::size_t* free_bytes, std::size_t* total_bytes);
@@ -86,8 +89,7 @@ struct Api {
   int (*copy_to_device)(void* to, const void* from, std::size_t bytes, void* stream);
   int (*copy_to_host)(void* to, const void* from, std::size_t bytes, void* stream);
   int (*copy)(void* to, const void* from, std::size_t bytes, void* stream);  ///< within the device
-  /// Between the memory of two devices, `stream` of either: directly where both can (see
-  /// peer_access), else through the host's memory.
+  /// Between the memory of two devices, `stream` of either.
   int (*copy_to_peer)(void* to, int to_device, const void* from, int from_device, std::size_t bytes,
                       void* stream);
   int (*fill)(void* memory, int byte, std::size_t bytes, void* stream);

@@ -127,6 +127,24 @@ int peer_access(int device, int peer, int* possible) {
   return told(cudaDeviceCanAccessPeer(possible, device, peer));
 }
 
+/// No error where it is on.
+void open_one_way(int device, int peer) {
+  int possible = 0;
+  int current = 0;
+  if (cudaDeviceCanAccessPeer(&possible, device, peer) == cudaSuccess && possible != 0 &&
+      cudaGetDevice(&current) == cudaSuccess && cudaSetDevice(device) == cudaSuccess) {
+    (void)cudaDeviceEnablePeerAccess(peer, 0);
+    (void)cudaSetDevice(current);
+  }
+  (void)cudaGetLastError();
+}
+
+int open_peer(int device, int peer) {
+  open_one_way(device, peer);
+  open_one_way(peer, device);
+  return kSuccess;
+}
+
 int register_host(void* memory, std::size_t bytes) {
   return told(cudaHostRegister(memory, bytes, cudaHostRegisterDefault));
 }
@@ -227,22 +245,8 @@ int copy(void* to, const void* from, std::size_t bytes, void* stream) {
   return told(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, native(stream)));
 }
 
-/// Without it CUDA stages copies between the two in the host's memory. No error where it is on.
-void open_peer(int device, int peer) {
-  int possible = 0;
-  int current = 0;
-  if (cudaDeviceCanAccessPeer(&possible, device, peer) == cudaSuccess && possible != 0 &&
-      cudaGetDevice(&current) == cudaSuccess && cudaSetDevice(device) == cudaSuccess) {
-    (void)cudaDeviceEnablePeerAccess(peer, 0);
-    (void)cudaSetDevice(current);
-  }
-  (void)cudaGetLastError();
-}
-
 int copy_to_peer(void* to, int to_device, const void* from, int from_device, std::size_t bytes,
                  void* stream) {
-  open_peer(from_device, to_device);
-  open_peer(to_device, from_device);
   return told(cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, native(stream)));
 }
 
@@ -250,41 +254,24 @@ int fill(void* memory, int byte, std::size_t bytes, void* stream) {
   return told(cudaMemsetAsync(memory, byte, bytes, native(stream)));
 }
 
-const Api kApi{kAbiVersion,
-               error_text,
-               versions,
-               device_count,
-               device_info,
-               peer_access,
-               use_device,
-               memory_info,
-               allocate,
-               release,
-               pool_memory,
-               register_host,
-               unregister_host,
-               create_stream,
-               destroy_stream,
-               query_stream,
-               create_event,
-               destroy_event,
-               record_event,
-               wait_event,
-               query_event,
-               elapsed_ms,
-               begin_capture,
-               end_capture,
-               launch_graph,
-               destroy_graph,
-               copy_to_device,
-               copy_to_host,
-               copy,
-               copy_to_peer,
-               fill,
-               each,
-               rows,
-               update,
-               kMathApi,
+const Api kApi{kAbiVersion,   error_text,
+               versions,      device_count,
+               device_info,   peer_access,
+               open_peer,     use_device,
+               memory_info,   allocate,
+               release,       pool_memory,
+               register_host, unregister_host,
+               create_stream, destroy_stream,
+               query_stream,  create_event,
+               destroy_event, record_event,
+               wait_event,    query_event,
+               elapsed_ms,    begin_capture,
+               end_capture,   launch_graph,
+               destroy_graph, copy_to_device,
+               copy_to_host,  copy,
+               copy_to_peer,  fill,
+               each,          rows,
+               update,        kMathApi,
                kNcclApi};
 
 }  // namespace

@@ -122,6 +122,7 @@ cuda::Api planning_table() {
   api.device_count = one_device;
   api.device_info = describe_nothing;
   api.peer_access = refuse;
+  api.open_peer = refuse;
   api.use_device = do_nothing;
   api.memory_info = no_bytes;
   api.allocate = give_handle;

@@ -174,6 +174,7 @@ struct TopologyConfig {
 struct ComputeConfig {
   Nanoseconds emulate{0};  ///< time one step's forward and backward take on the emulated device
   int threads = 1;         ///< threads per worker for the layers' arithmetic
+  bool winograd = true;    ///< device=cpu: 3×3 convolutions by Winograd's minimal filtering
 };
 
 struct CudaConfig {

@@ -324,6 +324,10 @@ void add_emulation_keys(std::vector<Key>& keys) {
                           "pad a step's forward and backward to that of a given device; 0: off"));
   keys.push_back(integer("compute.threads", in<&Config::compute, &ComputeConfig::threads>, 1, 1024,
                          "threads per worker for the layers' arithmetic"));
+  keys.push_back(boolean("compute.winograd", in<&Config::compute, &ComputeConfig::winograd>,
+                         "device=cpu, compute.threads=1: 3x3 convolutions of stride 1 in fp32 by "
+                         "Winograd's minimal filtering where the channels are multiples of 16; "
+                         "false: all by oneDNN's direct convolution"));
   keys.push_back(
       integer("cuda.device", in<&Config::cuda, &CudaConfig::device>, -1, 1023,
               "device=cuda: index of the GPU of every rank (with ps.device=cuda of every "

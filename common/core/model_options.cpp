@@ -31,6 +31,7 @@ void check_precision(const PrecisionConfig& config) {
 ModelOptions model_options(const Config& config, int rank, StatisticsReducer* reducer) {
   ModelOptions options;
   options.threads = config.compute.threads;
+  options.winograd = config.compute.winograd;
   options.norm = config.norm;
   options.precision = parse_precision(config.precision.compute);
   options.gpt = config.gpt;

@@ -12,7 +12,8 @@ namespace paceline {
 class StatisticsReducer;
 
 struct ModelOptions {
-  int threads = 1;  ///< OpenMP threads of the calling worker's primitives
+  int threads = 1;       ///< OpenMP threads of the calling worker's primitives
+  bool winograd = true;  ///< where it fits, with one thread: see cpu/winograd.h
   NormConfig norm{};
   Precision precision = Precision::fp32;
   GptConfig gpt{};

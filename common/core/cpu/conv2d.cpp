@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/core/cpu/dnnl_layer.h"
+#include "common/core/cpu/winograd.h"
 
 namespace paceline {
 
@@ -14,7 +15,7 @@ using Type = dnnl::memory::data_type;
 constexpr auto kF32 = dnnl::memory::data_type::f32;
 constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
 
-class Conv2d final : public DnnlLayer {
+class Conv2d : public DnnlLayer {
  public:
   Conv2d(std::shared_ptr<DnnlContext> context, std::string name, SampleShape input,
          const ConvShape& conv, Activation activation, ReluMask mask)
@@ -31,6 +32,9 @@ class Conv2d final : public DnnlLayer {
   [[nodiscard]] double flops() const override {
     return 2.0 * static_cast<double>(output_shape().elements() * setup().fan_in);
   }
+
+ protected:
+  [[nodiscard]] std::int64_t padding() const noexcept { return padding_[0]; }
 
  private:
   [[nodiscard]] static Desc activation(std::int64_t samples, const SampleShape& shape, Type type) {
@@ -104,6 +108,44 @@ class Conv2d final : public DnnlLayer {
   dnnl::memory::dims padding_;
 };
 
+class WinogradConv2d final : public Conv2d {
+ public:
+  WinogradConv2d(std::shared_ptr<DnnlContext> context, std::string name, SampleShape input,
+                 const ConvShape& conv, Activation activation, ReluMask mask)
+      : Conv2d(std::move(context), std::move(name), input, conv, activation, mask) {}
+
+  void forward(const ForwardPass& pass) override {
+    context().reserve(0, staged_weight_bytes());
+    winograd::forward(problem(pass.samples), pass.input, pass.weights,
+                      setup().bias ? pass.weights + weight_elements() : nullptr, setup().relu,
+                      pass.output, context().staging());
+  }
+
+  void backward(const BackwardPass& pass) override {
+    context().reserve(0, staged_weight_bytes());
+    if (setup().bias) {
+      find_bias_gradient(pass);
+    }
+    const winograd::Problem whole = problem(pass.samples);
+    winograd::weight_gradient(whole, pass.input, pass.d_output, pass.gradients,
+                              context().staging());
+    if (pass.d_input != nullptr) {
+      winograd::input_gradient(whole, pass.d_output, pass.weights, pass.d_input,
+                               context().staging());
+    }
+  }
+
+  [[nodiscard]] std::vector<std::string> implementations() const override { return {"winograd"}; }
+
+ private:
+  [[nodiscard]] winograd::Problem problem(std::int64_t samples) const {
+    return {samples, input_shape(), output_shape(), padding()};
+  }
+  [[nodiscard]] std::size_t staged_weight_bytes() const override {
+    return winograd::scratch_elements(input_shape(), output_shape().channels) * sizeof(float);
+  }
+};
+
 }  // namespace
 
 std::unique_ptr<Layer> make_conv2d(std::shared_ptr<DnnlContext> context, std::string name,
@@ -112,6 +154,14 @@ std::unique_ptr<Layer> make_conv2d(std::shared_ptr<DnnlContext> context, std::st
   check_convolution(name, input, shape);
   return std::make_unique<Conv2d>(std::move(context), std::move(name), input, shape, activation,
                                   mask);
+}
+
+std::unique_ptr<Layer> make_winograd_conv2d(std::shared_ptr<DnnlContext> context, std::string name,
+                                            SampleShape input, const ConvShape& shape,
+                                            Activation activation, ReluMask mask) {
+  check_convolution(name, input, shape);
+  return std::make_unique<WinogradConv2d>(std::move(context), std::move(name), input, shape,
+                                          activation, mask);
 }
 
 std::unique_ptr<Layer> make_conv2d(std::shared_ptr<DnnlContext> context, std::string name,

@@ -5,6 +5,7 @@
 
 #include "common/base/buffer.h"
 #include "common/core/cpu/norm.h"
+#include "common/core/cpu/winograd.h"
 #include "common/core/kernels.h"
 
 namespace paceline {
@@ -50,8 +51,8 @@ std::shared_ptr<LayerStore> make_cpu_store(Precision precision) {
 
 CpuFactory::CpuFactory(const ModelOptions& options)
     : options_(options),
-      context_(make_dnnl_context(native_precision(options.precision) ? options.precision
-                                                                     : Precision::fp32)) {}
+      operands_(native_precision(options.precision) ? options.precision : Precision::fp32),
+      context_(make_dnnl_context(operands_)) {}
 
 LayerFactory::Made CpuFactory::linear(std::string name, SampleShape input, std::int64_t outputs,
                                       Activation activation) {
@@ -64,6 +65,10 @@ LayerFactory::Made CpuFactory::flatten(std::string name, SampleShape input) {
 
 LayerFactory::Made CpuFactory::conv2d(std::string name, SampleShape input, const ConvShape& shape,
                                       Activation activation, ReluMask mask) {
+  if (options_.winograd && options_.threads == 1 && operands_ == Precision::fp32 &&
+      winograd::computes(input, shape)) {
+    return make_winograd_conv2d(context_, std::move(name), input, shape, activation, mask);
+  }
   return make_conv2d(context_, std::move(name), input, shape, activation, mask);
 }
 

@@ -28,6 +28,7 @@ class CpuFactory final : public LayerFactory {
 
  private:
   ModelOptions options_;
+  Precision operands_;
   std::shared_ptr<DnnlContext> context_;
 };
 

@@ -55,6 +55,8 @@ class DnnlLayer : public Layer {
   /// `with_input_gradient`: backward_data is needed as well.
   virtual void make_backward(std::int64_t samples, bool with_input_gradient, Primitives& p) = 0;
 
+  /// Together with the ReLU's mask.
+  void find_bias_gradient(const BackwardPass& pass) const;
   /// Of the weights on their way to or from what the primitives want.
   [[nodiscard]] virtual std::size_t staged_weight_bytes() const = 0;
 
@@ -69,8 +71,6 @@ class DnnlLayer : public Layer {
   /// `values` themselves or, through `reorder`, a copy in the operand's area.
   const void* operand(DnnlReorder& reorder, std::size_t index, const float* values) const;
   const float* bias(const float* weights);
-  /// Together with the ReLU's mask.
-  void find_bias_gradient(const BackwardPass& pass) const;
 
   std::shared_ptr<DnnlContext> context_;
   Setup setup_;

@@ -52,6 +52,12 @@ class DnnlContext;
                                                  const ConvShape& shape, Activation activation,
                                                  ReluMask mask);
 
+/// The same by Winograd's minimal filtering, for what winograd::computes() and a context of fp32.
+[[nodiscard]] std::unique_ptr<Layer> make_winograd_conv2d(std::shared_ptr<DnnlContext> context,
+                                                          std::string name, SampleShape input,
+                                                          const ConvShape& shape,
+                                                          Activation activation, ReluMask mask);
+
 /// 2×2 maximum, stride 2; an odd last row or column is left out and gets no gradient. The gradient
 /// goes to the first of equal maxima in row order.
 /// `after_relu`: the input is a ReLU's output, and d_input also carries that ReLU's mask: a maximum

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/core/cpu/winograd.h"
+
+#include <algorithm>
+#include <array>
+
+#include "common/core/cpu/winograd_tiles.h"
+
+namespace paceline::winograd {
+
+namespace {
+
+/// Output channels that one product covers: two vectors.
+constexpr std::int64_t kColumns = 2 * kLanes;
+/// Rows of a product: 12 of the 16 vector registers hold sums.
+constexpr int kRows = 6;
+
+/// Tiles that are transformed, multiplied and transformed back together: few, so that both sides of
+/// the products stay in the second-level cache; with many channels more, for which the transformed
+/// weights have to be read again.
+std::int64_t block_tiles(std::int64_t channels) {
+  return channels <= 64 ? 24 : 96;
+}
+
+/// Room for a product's sums in registers: Rows × kColumns.
+template <int Rows>
+using Sums = std::array<std::array<Vector, 2>, Rows>;
+
+/// c [Rows, 16] = a [Rows, depth]·b [depth, 16].
+template <int Rows>
+void multiply_rows(const float* a, std::int64_t depth, const float* b, float* c,
+                   std::int64_t c_stride) {
+  Sums<Rows> sums{};
+#pragma GCC unroll 4
+  for (std::int64_t k = 0; k < depth; ++k) {
+    const Vector left = load(b + k * kColumns);
+    const Vector right = load(b + k * kColumns + kLanes);
+#pragma GCC unroll 8
+    for (std::size_t r = 0; r < Rows; ++r) {
+      const float factor = a[static_cast<std::int64_t>(r) * depth + k];
+      sums[r][0] += factor * left;
+      sums[r][1] += factor * right;
+    }
+  }
+#pragma GCC unroll 8
+  for (std::size_t r = 0; r < Rows; ++r) {
+    store(c + static_cast<std::int64_t>(r) * c_stride, sums[r][0]);
+    store(c + static_cast<std::int64_t>(r) * c_stride + kLanes, sums[r][1]);
+  }
+}
+
+/// The same for any number of rows.
+void multiply(std::int64_t rows, const float* a, std::int64_t depth, const float* b, float* c,
+              std::int64_t c_stride) {
+  std::int64_t r = 0;
+  for (; r + kRows <= rows; r += kRows) {
+    multiply_rows<kRows>(a + r * depth, depth, b, c + r * c_stride, c_stride);
+  }
+  for (; r < rows; ++r) {
+    multiply_rows<1>(a + r * depth, depth, b, c + r * c_stride, c_stride);
+  }
+}
+
+/// c [Columns, 16] += aᵀ·b over `depth` rows of a and b.
+template <int Columns>
+void add_outer(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride,
+               std::int64_t depth, float* c) {
+  Sums<Columns> sums;
+#pragma GCC unroll 8
+  for (std::size_t r = 0; r < Columns; ++r) {
+    sums[r] = {load(c + r * kColumns), load(c + r * kColumns + kLanes)};
+  }
+#pragma GCC unroll 4
+  for (std::int64_t k = 0; k < depth; ++k) {
+    const Vector left = load(b + k * b_stride);
+    const Vector right = load(b + k * b_stride + kLanes);
+#pragma GCC unroll 8
+    for (std::size_t r = 0; r < Columns; ++r) {
+      const float factor = a[k * a_stride + static_cast<std::int64_t>(r)];
+      sums[r][0] += factor * left;
+      sums[r][1] += factor * right;
+    }
+  }
+#pragma GCC unroll 8
+  for (std::size_t r = 0; r < Columns; ++r) {
+    store(c + r * kColumns, sums[r][0]);
+    store(c + r * kColumns + kLanes, sums[r][1]);
+  }
+}
+
+/// Transformed weights: [16][to / 16][from][16].
+std::int64_t filter_index(std::int64_t position, std::int64_t from, std::int64_t to,
+                          std::int64_t from_channels, std::int64_t to_channels) {
+  return ((position * (to_channels / kColumns) + to / kColumns) * from_channels + from) * kColumns +
+         to % kColumns;
+}
+
+using Filter = std::array<float, 9>;
+
+/// visit(output, input, its 3×3 weights) of weights [outputs, inputs, 3, 3].
+template <typename Weight, typename Visit>
+void for_each_filter(Weight* weights, std::int64_t outputs, std::int64_t inputs,
+                     const Visit& visit) {
+  for (std::int64_t o = 0; o < outputs; ++o) {
+    for (std::int64_t i = 0; i < inputs; ++i) {
+      visit(o, i, weights + (o * inputs + i) * 9);
+    }
+  }
+}
+
+/// Position by position, `stride` apart.
+void put_filter(const std::array<float, kPositions>& u, float* to, std::int64_t stride) {
+  for (std::size_t position = 0; position < u.size(); ++position) {
+    to[static_cast<std::int64_t>(position) * stride] = u[position];
+  }
+}
+
+/// G·g·Gᵀ.
+std::array<float, kPositions> transform_filter(const Filter& g) {
+  const auto spread = [](float first, float second, float third) {
+    const float sum = first + third;
+    return std::array<float, 4>{first, 0.5F * (sum + second), 0.5F * (sum - second), third};
+  };
+  std::array<float, kPositions> out;
+  std::array<std::array<float, 4>, 3> down;
+  for (std::size_t column = 0; column < 3; ++column) {
+    down[column] = spread(g[column], g[3 + column], g[6 + column]);
+  }
+  for (std::size_t row = 0; row < 4; ++row) {
+    std::ranges::copy(spread(down[0][row], down[1][row], down[2][row]), out.begin() + row * 4);
+  }
+  return out;
+}
+
+/// Gᵀ·u·G.
+Filter gather_filter(const std::array<float, kPositions>& u) {
+  const auto gather = [](float a, float b, float c, float d) {
+    return std::array<float, 3>{a + 0.5F * (b + c), 0.5F * (b - c), 0.5F * (b + c) + d};
+  };
+  Filter out;
+  std::array<std::array<float, 3>, 4> down;
+  for (std::size_t column = 0; column < 4; ++column) {
+    down[column] = gather(u[column], u[4 + column], u[8 + column], u[12 + column]);
+  }
+  for (std::size_t row = 0; row < 3; ++row) {
+    std::ranges::copy(gather(down[0][row], down[1][row], down[2][row], down[3][row]),
+                      out.begin() + row * 3);
+  }
+  return out;
+}
+
+/// u [16][to / 16][from][16] += vᵀ·z at every position, over the block's tiles.
+void add_products(const Planes& v, const Planes& z, std::int64_t tiles, float* u) {
+  const std::int64_t from = v.channels;
+  const std::int64_t to = z.channels;
+  for (std::int64_t position = 0; position < kPositions; ++position) {
+    for (std::int64_t column = 0; column < to; column += kColumns) {
+      const float* a = v.plane(position);
+      const float* b = z.plane(position) + column;
+      float* c = u + filter_index(position, 0, column, from, to);
+      std::int64_t row = 0;
+      for (; row + kRows <= from; row += kRows) {
+        add_outer<kRows>(a + row, from, b, to, tiles, c + row * kColumns);
+      }
+      for (; row + 4 <= from; row += 4) {
+        add_outer<4>(a + row, from, b, to, tiles, c + row * kColumns);
+      }
+      for (; row < from; row += 2) {
+        add_outer<2>(a + row, from, b, to, tiles, c + row * kColumns);
+      }
+    }
+  }
+}
+
+/// y = act(bias + x ⋆ u) with transformed weights u.
+void correlate(const Problem& p, const float* x, const float* u, const float* bias, bool relu,
+               float* y, float* scratch) {
+  const std::int64_t from = p.input.channels;
+  const std::int64_t to = p.output.channels;
+  const std::int64_t tiles = block_tiles(std::max(from, to));
+  std::fill_n(scratch, from, 0.0F);
+  const Planes v(tiles, from, scratch + from);
+  const Planes m(tiles, to, v.values + Planes::elements(tiles, from));
+  TileCursor reader(p.output);
+  TileCursor writer(p.output);
+  for (std::int64_t left = p.samples * reader.per_sample(); left > 0; left -= tiles) {
+    const std::int64_t count = std::min(left, tiles);
+    for (std::int64_t t = 0; t < count; ++t, reader.advance()) {
+      transform_input(x + reader.sample * p.input.elements(), p.input, 2 * reader.row - p.padding,
+                      2 * reader.column - p.padding, scratch, v.tile(t), v.stride);
+    }
+    for (std::int64_t position = 0; position < kPositions; ++position) {
+      for (std::int64_t column = 0; column < to; column += kColumns) {
+        multiply(count, v.plane(position), from, u + filter_index(position, 0, column, from, to),
+                 m.plane(position) + column, to);
+      }
+    }
+    for (std::int64_t t = 0; t < count; ++t, writer.advance()) {
+      transform_output(m.tile(t), m.stride, p.output,
+                       tile_pixels(y + writer.sample * p.output.elements(), p.output,
+                                   2 * writer.row, 2 * writer.column),
+                       bias, relu);
+    }
+  }
+}
+
+}  // namespace
+
+bool computes(const SampleShape& input, const ConvShape& conv) noexcept {
+  return conv.kernel == 3 && conv.stride == 1 && conv.padding >= 0 && conv.padding <= 2 &&
+         input.channels % kColumns == 0 && conv.outputs % kColumns == 0;
+}
+
+std::size_t scratch_elements(const SampleShape& input, std::int64_t outputs) noexcept {
+  const std::int64_t most = std::max(input.channels, outputs);
+  const std::int64_t tiles = block_tiles(most);
+  return static_cast<std::size_t>(most + Planes::elements(tiles, input.channels) +
+                                  Planes::elements(tiles, outputs) +
+                                  kPositions * input.channels * outputs);
+}
+
+void forward(const Problem& problem, const float* x, const float* weights, const float* bias,
+             bool relu, float* y, float* scratch) {
+  const std::int64_t from = problem.input.channels;
+  const std::int64_t to = problem.output.channels;
+  for_each_filter(weights, to, from, [&](std::int64_t o, std::int64_t i, const float* g) {
+    Filter filter;
+    std::copy_n(g, filter.size(), filter.begin());
+    put_filter(transform_filter(filter), scratch + filter_index(0, i, o, from, to), from * to);
+  });
+  correlate(problem, x, scratch, bias, relu, y, scratch + kPositions * from * to);
+}
+
+/// A convolution of d_y with the weights turned by half a turn and their channels exchanged.
+void input_gradient(const Problem& problem, const float* d_y, const float* weights, float* d_x,
+                    float* scratch) {
+  const std::int64_t from = problem.output.channels;
+  const std::int64_t to = problem.input.channels;
+  for_each_filter(weights, from, to, [&](std::int64_t o, std::int64_t i, const float* g) {
+    Filter filter;
+    std::reverse_copy(g, g + filter.size(), filter.begin());
+    put_filter(transform_filter(filter), scratch + filter_index(0, o, i, from, to), from * to);
+  });
+  correlate({problem.samples, problem.output, problem.input, 2 - problem.padding}, d_y, scratch,
+            nullptr, false, d_x, scratch + kPositions * from * to);
+}
+
+/// The adjoint of forward in its weights, transform by transform.
+void weight_gradient(const Problem& p, const float* x, const float* d_y, float* d_weights,
+                     float* scratch) {
+  const std::int64_t from = p.input.channels;
+  const std::int64_t to = p.output.channels;
+  const std::int64_t tiles = block_tiles(std::max(from, to));
+  float* u = scratch + from;
+  std::fill_n(scratch, from, 0.0F);
+  std::fill_n(u, kPositions * from * to, 0.0F);
+  const Planes v(tiles, from, u + kPositions * from * to);
+  const Planes z(tiles, to, v.values + Planes::elements(tiles, from));
+  TileCursor tile(p.output);
+  for (std::int64_t left = p.samples * tile.per_sample(); left > 0; left -= tiles) {
+    const std::int64_t count = std::min(left, tiles);
+    for (std::int64_t t = 0; t < count; ++t, tile.advance()) {
+      transform_input(x + tile.sample * p.input.elements(), p.input, 2 * tile.row - p.padding,
+                      2 * tile.column - p.padding, scratch, v.tile(t), v.stride);
+      transform_gradient(tile_pixels(d_y + tile.sample * p.output.elements(), p.output,
+                                     2 * tile.row, 2 * tile.column),
+                         to, z.tile(t), z.stride);
+    }
+    add_products(v, z, count, u);
+  }
+  for_each_filter(d_weights, to, from, [&](std::int64_t o, std::int64_t i, float* g) {
+    const float* first = u + filter_index(0, i, o, from, to);
+    std::array<float, kPositions> sums;
+    for (std::size_t position = 0; position < sums.size(); ++position) {
+      sums[position] = first[static_cast<std::int64_t>(position) * from * to];
+    }
+    std::ranges::copy(gather_filter(sums), g);
+  });
+}
+
+}  // namespace paceline::winograd

@@ -147,7 +147,7 @@ std::vector<std::string> chosen(const ModelOptions& options) {
 
 TEST(Winograd, IsTheFactorysChoiceUnlessTurnedOffOrThreaded) {
   const std::vector<std::string> own{"winograd"};
-  EXPECT_EQ(chosen({}), own);
+  EXPECT_EQ(chosen({}) == own, prefers_winograd({6, 6, 16}, {16, 3, 1, 1, false}));
   ModelOptions off;
   off.winograd = false;
   EXPECT_NE(chosen(off), own);

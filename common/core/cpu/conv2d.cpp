@@ -156,6 +156,13 @@ std::unique_ptr<Layer> make_conv2d(std::shared_ptr<DnnlContext> context, std::st
                                   mask);
 }
 
+bool prefers_winograd(const SampleShape& input, const ConvShape& shape) {
+  const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
+  const bool no_avx512 = isa == dnnl::cpu_isa::sse41 || isa == dnnl::cpu_isa::avx ||
+                         isa == dnnl::cpu_isa::avx2 || isa == dnnl::cpu_isa::avx2_vnni;
+  return winograd::computes(input, shape) && (winograd::vector_bits() == 512 || no_avx512);
+}
+
 std::unique_ptr<Layer> make_winograd_conv2d(std::shared_ptr<DnnlContext> context, std::string name,
                                             SampleShape input, const ConvShape& shape,
                                             Activation activation, ReluMask mask) {

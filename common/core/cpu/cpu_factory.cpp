@@ -5,7 +5,6 @@
 
 #include "common/base/buffer.h"
 #include "common/core/cpu/norm.h"
-#include "common/core/cpu/winograd.h"
 #include "common/core/kernels.h"
 
 namespace paceline {
@@ -66,7 +65,7 @@ LayerFactory::Made CpuFactory::flatten(std::string name, SampleShape input) {
 LayerFactory::Made CpuFactory::conv2d(std::string name, SampleShape input, const ConvShape& shape,
                                       Activation activation, ReluMask mask) {
   if (options_.winograd && options_.threads == 1 && operands_ == Precision::fp32 &&
-      winograd::computes(input, shape)) {
+      prefers_winograd(input, shape)) {
     return make_winograd_conv2d(context_, std::move(name), input, shape, activation, mask);
   }
   return make_conv2d(context_, std::move(name), input, shape, activation, mask);

@@ -52,6 +52,9 @@ class DnnlContext;
                                                  const ConvShape& shape, Activation activation,
                                                  ReluMask mask);
 
+/// Whether such a convolution is one of those below and faster so: oneDNN's direct ones must not
+/// have wider vectors on this processor than this build.
+[[nodiscard]] bool prefers_winograd(const SampleShape& input, const ConvShape& shape);
 /// The same by Winograd's minimal filtering, for what winograd::computes() and a context of fp32.
 [[nodiscard]] std::unique_ptr<Layer> make_winograd_conv2d(std::shared_ptr<DnnlContext> context,
                                                           std::string name, SampleShape input,

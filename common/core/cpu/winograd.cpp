@@ -10,10 +10,11 @@ namespace paceline::winograd {
 
 namespace {
 
-/// Output channels that one product covers: two vectors.
-constexpr std::int64_t kColumns = 2 * kLanes;
-/// Rows of a product: 12 of the 16 vector registers hold sums.
-constexpr int kRows = 6;
+/// Output channels that one product covers.
+constexpr std::int64_t kColumns = 16;
+constexpr std::size_t kVectors = kColumns / kLanes;
+/// Rows of a product: 12 of 16 vector registers hold sums, or of 32 (AVX-512).
+constexpr int kRows = 12 / kVectors;
 
 /// Tiles that are transformed, multiplied and transformed back together: few, so that both sides of
 /// the products stay in the second-level cache; with many channels more, for which the transformed
@@ -22,30 +23,48 @@ std::int64_t block_tiles(std::int64_t channels) {
   return channels <= 64 ? 24 : 96;
 }
 
-/// Room for a product's sums in registers: Rows × kColumns.
-template <int Rows>
-using Sums = std::array<std::array<Vector, 2>, Rows>;
+/// kColumns sums or factors in registers.
+using Row = std::array<Vector, kVectors>;
+
+Row load_row(const float* from) {
+  Row row;
+#pragma GCC unroll 2
+  for (std::size_t i = 0; i < kVectors; ++i) {
+    row[i] = load(from + static_cast<std::int64_t>(i) * kLanes);
+  }
+  return row;
+}
+
+void store_row(float* to, const Row& row) {
+#pragma GCC unroll 2
+  for (std::size_t i = 0; i < kVectors; ++i) {
+    store(to + static_cast<std::int64_t>(i) * kLanes, row[i]);
+  }
+}
+
+void add_scaled(Row& sums, float factor, const Row& row) {
+#pragma GCC unroll 2
+  for (std::size_t i = 0; i < kVectors; ++i) {
+    sums[i] += factor * row[i];
+  }
+}
 
 /// c [Rows, 16] = a [Rows, depth]·b [depth, 16].
 template <int Rows>
 void multiply_rows(const float* a, std::int64_t depth, const float* b, float* c,
                    std::int64_t c_stride) {
-  Sums<Rows> sums{};
+  std::array<Row, Rows> sums{};
 #pragma GCC unroll 4
   for (std::int64_t k = 0; k < depth; ++k) {
-    const Vector left = load(b + k * kColumns);
-    const Vector right = load(b + k * kColumns + kLanes);
-#pragma GCC unroll 8
+    const Row factors = load_row(b + k * kColumns);
+#pragma GCC unroll 12
     for (std::size_t r = 0; r < Rows; ++r) {
-      const float factor = a[static_cast<std::int64_t>(r) * depth + k];
-      sums[r][0] += factor * left;
-      sums[r][1] += factor * right;
+      add_scaled(sums[r], a[static_cast<std::int64_t>(r) * depth + k], factors);
     }
   }
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (std::size_t r = 0; r < Rows; ++r) {
-    store(c + static_cast<std::int64_t>(r) * c_stride, sums[r][0]);
-    store(c + static_cast<std::int64_t>(r) * c_stride + kLanes, sums[r][1]);
+    store_row(c + static_cast<std::int64_t>(r) * c_stride, sums[r]);
   }
 }
 
@@ -65,26 +84,22 @@ void multiply(std::int64_t rows, const float* a, std::int64_t depth, const float
 template <int Columns>
 void add_outer(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride,
                std::int64_t depth, float* c) {
-  Sums<Columns> sums;
-#pragma GCC unroll 8
+  std::array<Row, Columns> sums;
+#pragma GCC unroll 12
   for (std::size_t r = 0; r < Columns; ++r) {
-    sums[r] = {load(c + r * kColumns), load(c + r * kColumns + kLanes)};
+    sums[r] = load_row(c + static_cast<std::int64_t>(r) * kColumns);
   }
 #pragma GCC unroll 4
   for (std::int64_t k = 0; k < depth; ++k) {
-    const Vector left = load(b + k * b_stride);
-    const Vector right = load(b + k * b_stride + kLanes);
-#pragma GCC unroll 8
+    const Row factors = load_row(b + k * b_stride);
+#pragma GCC unroll 12
     for (std::size_t r = 0; r < Columns; ++r) {
-      const float factor = a[k * a_stride + static_cast<std::int64_t>(r)];
-      sums[r][0] += factor * left;
-      sums[r][1] += factor * right;
+      add_scaled(sums[r], a[k * a_stride + static_cast<std::int64_t>(r)], factors);
     }
   }
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (std::size_t r = 0; r < Columns; ++r) {
-    store(c + r * kColumns, sums[r][0]);
-    store(c + r * kColumns + kLanes, sums[r][1]);
+    store_row(c + static_cast<std::int64_t>(r) * kColumns, sums[r]);
   }
 }
 
@@ -209,6 +224,10 @@ void correlate(const Problem& p, const float* x, const float* u, const float* bi
 bool computes(const SampleShape& input, const ConvShape& conv) noexcept {
   return conv.kernel == 3 && conv.stride == 1 && conv.padding >= 0 && conv.padding <= 2 &&
          input.channels % kColumns == 0 && conv.outputs % kColumns == 0;
+}
+
+int vector_bits() noexcept {
+  return static_cast<int>(sizeof(Vector)) * 8;
 }
 
 std::size_t scratch_elements(const SampleShape& input, std::int64_t outputs) noexcept {

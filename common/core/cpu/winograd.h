@@ -27,6 +27,9 @@ struct Problem {
 /// channels in whole vectors.
 [[nodiscard]] bool computes(const SampleShape& input, const ConvShape& conv) noexcept;
 
+/// Width of the vectors that this build computes with.
+[[nodiscard]] int vector_bits() noexcept;
+
 /// Floats of `scratch` that each call may write; independent of the number of samples.
 [[nodiscard]] std::size_t scratch_elements(const SampleShape& input, std::int64_t outputs) noexcept;
 

@@ -11,7 +11,12 @@
 
 namespace paceline::winograd {
 
+/// Floats of a vector register.
+#ifdef __AVX512F__
+inline constexpr std::int64_t kLanes = 16;
+#else
 inline constexpr std::int64_t kLanes = 8;
+#endif
 /// Positions of a transformed tile.
 inline constexpr std::int64_t kPositions = 16;
 /// Between the planes of two positions, so that they do not share a cache set.

@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "common/base/cores.h"
 #include "common/base/error.h"
 #include "common/base/median.h"
 #include "common/comm/communicator.h"
@@ -164,20 +165,14 @@ void write_json(const AllreduceBenchOptions& options, const std::string& transpo
 /// Where each rank can have a processor of its own it gets one, as mpirun does by default: else the
 /// scheduler may leave two on one for the length of a short benchmark.
 void bind_to_processor(int rank, int world) {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0 || CPU_COUNT(&allowed) < world) {
+  const std::vector<int> allowed = usable_processors();
+  if (static_cast<int>(allowed.size()) < world) {
     return;
   }
-  int index = 0;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &allowed) && index++ == rank) {
-      cpu_set_t own;
-      CPU_ZERO(&own);
-      CPU_SET(cpu, &own);
-      sched_setaffinity(0, sizeof(own), &own);
-    }
-  }
+  cpu_set_t own;
+  CPU_ZERO(&own);
+  CPU_SET(allowed[static_cast<std::size_t>(rank)], &own);
+  sched_setaffinity(0, sizeof(own), &own);
 }
 
 void bench_rank(const AllreduceBenchOptions& options, Communicator& workers, AbortToken& abort) {

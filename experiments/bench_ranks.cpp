@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "common/base/error.h"
-#include "common/comm/file_descriptor.h"
 #include "common/comm/job.h"
+#include "common/comm/pipe.h"
 
 namespace paceline {
 
@@ -39,19 +39,6 @@ JobSpec job_spec(int world, Nanoseconds timeout) {
   spec.timeout = timeout;
   return spec;
 }
-
-struct Pipe {
-  FileDescriptor read;
-  FileDescriptor write;
-  Pipe() {
-    int ends[2];
-    if (pipe(ends) != 0) {
-      throw Error(fmt::format("pipe: {}", std::strerror(errno)));
-    }
-    read = FileDescriptor(ends[0]);
-    write = FileDescriptor(ends[1]);
-  }
-};
 
 /// Through `ports` children learn the hub's port: it has threads, so they are forked before.
 int run_child(const JobSpec& spec, int rank, const Pipe& ports, const RankBody& body) {
@@ -161,7 +148,7 @@ int run_thread_ranks(int world, Nanoseconds timeout, const RankBody& body) {
 
 int run_process_ranks(int world, Nanoseconds timeout, const RankBody& body) {
   const JobSpec spec = job_spec(world, timeout);
-  const Pipe ports;
+  const Pipe ports = make_pipe("the ranks' port");
   const pid_t parent = getpid();
   std::fflush(nullptr);
   Children children;
@@ -180,7 +167,7 @@ int run_process_ranks(int world, Nanoseconds timeout, const RankBody& body) {
   const std::uint16_t port = hub.port();
   for (int rank = 0; rank < world; ++rank) {
     if (::write(ports.write.get(), &port, sizeof(port)) != sizeof(port)) {
-      throw Error(fmt::format("pipe: {}", std::strerror(errno)));
+      throw Error(fmt::format("cannot tell the ranks their port: {}", std::strerror(errno)));
     }
   }
   return children.reap(2 * timeout, [&](const std::string& why) { hub.abort(why); }) ? 0 : 1;
@@ -239,7 +226,7 @@ std::string read_all(const FileDescriptor& from, std::string_view what, Nanoseco
 
 std::string run_alone(std::string_view what, Nanoseconds timeout,
                       const std::function<std::string()>& body) {
-  Pipe answer;
+  Pipe answer = make_pipe("a process's answer");
   std::fflush(nullptr);
   const pid_t child = fork();
   if (child < 0) {

@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "common/base/error.h"
@@ -14,6 +13,7 @@
 #include "experiments/backends.h"
 #include "experiments/commands.h"
 #include "experiments/config_flags.h"
+#include "experiments/machine.h"
 #include "experiments/train.h"
 #include "experiments/tune.h"
 
@@ -123,7 +123,7 @@ std::string host_bound_text(const Config& config, const TuneResult& result) {
     return "host-bound: this machine could not keep the emulated device's pace; raise "
            "compute.emulate\n";
   }
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int cores = effective_cores();
   if (config.compute.emulate.count() > 0 || config.world * config.compute.threads <= cores) {
     return "";
   }

@@ -2,7 +2,6 @@
 #include "experiments/compare.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -12,17 +11,12 @@
 #include "common/observe/run_directory.h"
 #include "common/observe/staleness_lines.h"
 #include "experiments/backends.h"
+#include "experiments/machine.h"
 #include "experiments/train.h"
 
 namespace paceline {
 
 namespace {
-
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(CPU_COUNT(&set), 1) : 1;
-}
 
 void say(const CompareOptions& options, const std::string& line) {
   if (!options.quiet) {
@@ -36,7 +30,7 @@ std::vector<NamedConfig> planned_runs(const CompareOptions& options) {
   std::vector<NamedConfig> runs;
   for (NamedConfig run : load_compare(options.file, options.overrides).runs) {
     if (options.real) {
-      run.config = without_emulation(run.config, usable_cores());
+      run.config = without_emulation(run.config, effective_cores());
     }
     try {
       validate_run(run.config);

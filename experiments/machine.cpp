@@ -5,7 +5,6 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
-#include <sched.h>
 #include <sys/socket.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -20,6 +19,7 @@
 #include <oneapi/dnnl/dnnl.hpp>
 #include <sstream>
 
+#include "common/base/cores.h"
 #include "common/config/value_text.h"
 #include "common/core/cuda_libraries.h"
 #include "common/core/cuda_module.h"
@@ -247,6 +247,13 @@ int effective_cores(const Machine& machine) {
   double cores = std::max(1, machine.cores_usable);
   if (machine.cpu_quota) cores = std::min(cores, std::max(1.0, *machine.cpu_quota));
   return static_cast<int>(cores);
+}
+
+int effective_cores() {
+  Machine machine;
+  machine.cores_usable = usable_cores();
+  machine.cpu_quota = read_cpu_quota(whole_file("/proc/self/cgroup"));
+  return effective_cores(machine);
 }
 
 std::map<std::string, std::string> library_versions() {

@@ -57,6 +57,8 @@ struct HostMemory {
 /// Cores that can compute at once: affinity, or the cgroup's quota rounded down where that is less;
 /// at least 1.
 [[nodiscard]] int effective_cores(const Machine& machine);
+/// Of this machine, without asking for more than that.
+[[nodiscard]] int effective_cores();
 
 /// Versions of the libraries in use, by name ("oneDNN", "ZeroMQ", "Boost", "NCCL", ...); NCCL is
 /// opened (the file that runs would open) to ask it and reads "not found" where there is none.

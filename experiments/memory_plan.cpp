@@ -8,6 +8,7 @@
 #include "common/core/cuda_module.h"
 #include "common/core/loss_scaler.h"
 #include "common/core/model.h"
+#include "common/core/model_options.h"
 #include "common/core/trainer.h"
 #include "common/data/dataset.h"
 #include "common/data/sparse_dataset.h"
@@ -22,15 +23,13 @@ namespace {
 struct DataShape {
   SampleShape shape;
   int classes = 10;
-  std::int64_t test_samples = 0;
   std::int64_t inputs_in_batch = 0;  ///< floats gathered per sample
   std::int64_t labels = 1;
 };
 
 DataShape data_shape(const Config& config) {
   const DataConfig& data = config.data;
-  constexpr std::int64_t kFullTest = 10'000;
-  DataShape of{{28, 28, 1}, 10, kFullTest, 0, 1};
+  DataShape of{{28, 28, 1}, 10, 0, 1};
   if (data.name == "synthetic") {
     of.shape = parse_image_shape(data.shape);
     of.classes = data.classes;
@@ -49,24 +48,17 @@ DataShape data_shape(const Config& config) {
     of.classes = sets.train->classes();
   }
   of.inputs_in_batch = data.name == "sparse" || data.name == "libsvm" ? 0 : of.shape.elements();
-  of.test_samples = data.test_limit > 0 ? std::min(data.test_limit, kFullTest) : kFullTest;
   return of;
-}
-
-/// Samples that a model computes at a time at most.
-std::int64_t samples_at_once(const Config& config, const DataShape& data, std::int64_t batch) {
-  const std::int64_t mine = (data.test_samples + config.world - 1) / config.world;
-  return std::max(batch, std::min(kEvaluationSamples, mine));
 }
 
 /// What is needed to plan the same run with other batches.
 struct Planner {
-  const Config& config;
   const DataShape& data;
   const PlannedModel& model;
 
+  /// Of training with such batches and of the evaluations in between.
   [[nodiscard]] ActivationPlan activations(std::int64_t batch) const {
-    return model.activations(samples_at_once(config, data, batch));
+    return model.activations(std::max(batch, evaluation_samples(batch)));
   }
   [[nodiscard]] std::size_t batches(std::int64_t batch) const {
     return static_cast<std::size_t>((batch + kEvaluationBatch) *
@@ -182,12 +174,12 @@ std::optional<bool> MemoryPlan::fits() const noexcept {
 MemoryPlan plan_memory(const Config& config, const MemoryOptions& options) {
   validate_elsewhere(config);
   const DataShape data = data_shape(config);
-  const PlannedModel model(config, data.shape, data.classes,
-                           samples_at_once(config, data, config.train.batch), module_of(options));
+  const PlannedModel model(config, data.shape, data.classes, config.train.batch,
+                           module_of(options));
   const BucketPlan buckets = make_bucket_plan(model.model(), config);
   OptimizerSpec spec = make_optimizer_spec(config.optimizer);
   spec.skip_nonfinite = LossScaler(config.precision).enabled();
-  const Planner planner{config, data, model};
+  const Planner planner{data, model};
   MemoryPlan plan;
   plan.config = config;
   plan.parameters = model.model().parameter_elements();

@@ -36,7 +36,7 @@ struct MemoryPlan {
   std::size_t parameters = 0;
   int ranks_here = 1;  ///< that share `limit`
   PlannedUse use;
-  ActivationPlan activations;  ///< of the larger of training batch and evaluation part
+  ActivationPlan activations;  ///< the most of training and evaluation
   std::optional<PlannedAttention> attention;
   std::size_t workspace = 0;  ///< of a GPU's matrix products
   std::size_t batches = 0;    ///< in host memory: inputs and labels of one to train and one to test

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/comm/pipe.h"
 #include "experiments/signals.h"
 
 extern char** environ;
@@ -29,19 +30,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kWaitInterval{2};
 constexpr int kFirstInherited = 3;
-
-struct Pipe {
-  FileDescriptor read;
-  FileDescriptor write;
-};
-
-Pipe make_pipe() {
-  std::array<int, 2> ends{};
-  if (pipe2(ends.data(), O_CLOEXEC) != 0) {
-    throw Error(fmt::format("cannot make a pipe: {}", std::strerror(errno)));
-  }
-  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
-}
 
 std::vector<std::string> merged_environment(const std::map<std::string, std::string>& changes) {
   std::vector<std::string> result;
@@ -129,10 +117,10 @@ Process::Process(const ProcessOptions& options) {
   std::vector<std::string> environment = merged_environment(options.environment);
   std::vector<char*> argument_pointers = pointers(arguments);
   std::vector<char*> environment_pointers = pointers(environment);
-  Pipe failure = make_pipe();
+  Pipe failure = make_pipe("starting " + program);
   Pipe output;
   if (options.capture_output) {
-    output = make_pipe();
+    output = make_pipe("the output of " + program);
     fcntl(output.read.get(), F_SETFL, O_NONBLOCK);
   }
   const ChildPlan plan{program.c_str(),    argument_pointers.data(), environment_pointers.data(),

@@ -7,8 +7,10 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "common/base/error.h"
+#include "common/comm/pipe.h"
 
 namespace paceline {
 
@@ -21,12 +23,9 @@ std::size_t inbox_bytes(int ranks) noexcept {
 }  // namespace
 
 Inbox::Inbox(int ranks) : memory_(inbox_bytes(ranks), false) {
-  std::array<int, 2> ends{};
-  if (pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) {
-    throw Error(fmt::format("cannot make a doorbell: {}", std::strerror(errno)));
-  }
-  bell_read_ = FileDescriptor(ends[0]);
-  bell_write_ = FileDescriptor(ends[1]);
+  Pipe bell = make_pipe("a doorbell", O_NONBLOCK);
+  bell_read_ = std::move(bell.read);
+  bell_write_ = std::move(bell.write);
 }
 
 Inbox::Inbox(int ranks, pid_t pid, int memory_fd, int bell_fd)

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "common/base/buffer.h"
+#include "common/base/cores.h"
 #include "common/base/error.h"
 
 namespace paceline {
@@ -25,12 +26,6 @@ constexpr int kIdleCallsPerClock = 8;
 /// A rank that fails takes its links down, which its peers see as a loss of their own. The control
 /// plane knows who was first; it gets this long to say so.
 constexpr std::int64_t kLossGraceNs = 500'000'000;
-
-int processors() noexcept {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-}
 
 void pause_processor() noexcept {
 #if defined(__x86_64__) || defined(__i386__)
@@ -73,7 +68,7 @@ class SharedBuffer final : public CommBuffer {
 MeshTransport::MeshTransport(Parts parts, AbortToken& abort)
     : parts_(std::move(parts)),
       abort_(abort),
-      crowded_(static_cast<int>(parts_.links.size()) > processors()) {}
+      crowded_(static_cast<int>(parts_.links.size()) > usable_cores()) {}
 
 Link& MeshTransport::link(int peer) const {
   if (peer < 0 || peer >= size() || peer == rank()) {

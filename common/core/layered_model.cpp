@@ -121,7 +121,7 @@ void LayeredModel::check(const Batch& batch, std::size_t weights, std::size_t gr
 }
 
 Batch LayeredModel::evaluation_part(const Batch& batch, std::int64_t first) const {
-  const std::int64_t samples = std::min(kEvaluationSamples, batch.samples - first);
+  const std::int64_t samples = std::min(options_.evaluation_samples, batch.samples - first);
   const auto part = [&](auto values, std::int64_t of_sample) {
     return values.subspan(static_cast<std::size_t>(first * of_sample),
                           static_cast<std::size_t>(samples * of_sample));

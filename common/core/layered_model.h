@@ -50,7 +50,7 @@ class LayeredModel : public Model {
   void check(const Batch& batch, std::size_t weights) const;
   /// The same for those of a training batch.
   void check(const Batch& batch, std::size_t weights, std::size_t gradients) const;
-  /// Part `first`… of a batch to be evaluated.
+  /// The part that begins with sample `first` of a batch to be evaluated; the first is the largest.
   [[nodiscard]] Batch evaluation_part(const Batch& batch, std::int64_t first) const;
 
   [[nodiscard]] Layer& layer(std::size_t l) const noexcept { return *layers_[l]; }

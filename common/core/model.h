@@ -131,7 +131,7 @@ class Model {
   /// Training batches so far whose work was launched as CUDA graphs.
   [[nodiscard]] virtual std::int64_t graph_batches() const noexcept { return 0; }
 
-  /// Forward only.
+  /// Forward only, in parts of ModelOptions::evaluation_samples, whatever was trained before.
   virtual BatchResult evaluate_batch(const Batch& batch, std::span<const float> weights) = 0;
 
   /// Whether it reads Batch::sparse and not Batch::inputs. If so, train_batch takes an empty
@@ -148,10 +148,6 @@ class Model {
     return {};
   }
 };
-
-/// evaluate_batch works through its batch in parts of this size, whatever was trained before, so
-/// that its bits and its memory depend on nothing else.
-inline constexpr std::int64_t kEvaluationSamples = 64;
 
 /// Names that make_model takes: softmax, mlp, cnn, resmlp, resnet20, resnet50, logistic, gpt.
 [[nodiscard]] const std::vector<std::string>& model_names();

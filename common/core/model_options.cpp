@@ -35,6 +35,7 @@ ModelOptions model_options(const Config& config, int rank, StatisticsReducer* re
   options.norm = config.norm;
   options.precision = parse_precision(config.precision.compute);
   options.gpt = config.gpt;
+  options.evaluation_samples = evaluation_samples(config.train.batch);
   options.drop_path = config.train.drop_path;
   options.seed = config.seed;
   options.rank = rank;

@@ -2,6 +2,7 @@
 // What a model is built with besides its name and shape.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "common/config/config.h"
@@ -11,12 +12,22 @@ namespace paceline {
 
 class StatisticsReducer;
 
+inline constexpr std::int64_t kMostEvaluationSamples = 64;
+
+/// Samples that evaluation computes at a time where training computes `train_batch`: never more, so
+/// that a model's memory is that of a training batch.
+[[nodiscard]] constexpr std::int64_t evaluation_samples(std::int64_t train_batch) noexcept {
+  return std::min(train_batch, kMostEvaluationSamples);
+}
+
 struct ModelOptions {
   int threads = 1;       ///< OpenMP threads of the calling worker's primitives
   bool winograd = true;  ///< where it fits, with one thread: see cpu/winograd.h
   NormConfig norm{};
   Precision precision = Precision::fp32;
   GptConfig gpt{};
+  /// At least 1; changes an evaluation's result by rounding alone.
+  std::int64_t evaluation_samples = kMostEvaluationSamples;
   double drop_path = 0.0;  ///< resmlp: chance that a block is left out of a step
   std::uint64_t seed = 1;  ///< with rank: decides which blocks
   int rank = 0;

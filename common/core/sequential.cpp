@@ -173,10 +173,11 @@ BatchResult Sequential::train_batch(const Batch& batch, std::span<const float> w
 BatchResult Sequential::evaluate_batch(const Batch& batch, std::span<const float> weights) {
   check(batch, weights.size());
   omp_set_num_threads(options().threads);
-  reserve(std::min(batch.samples, kEvaluationSamples));
   BatchResult total;
-  for (std::int64_t done = 0; done < batch.samples; done += kEvaluationSamples) {
+  for (std::int64_t done = 0; done < batch.samples;) {
     const Batch part = evaluation_part(batch, done);
+    done += part.samples;
+    reserve(part.samples);
     forward(part, weights.data(), false, nullptr);
     const BatchResult result = loss(part, false);
     total.loss_sum += result.loss_sum;

@@ -2,7 +2,6 @@
 #include "common/observe/environment.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "common/base/cores.h"
 #include "git_version.h"  // made by the build
 
 extern "C" char** environ;
@@ -26,12 +26,6 @@ std::string read_cpu_model() {
     return colon == std::string::npos ? "" : line.substr(colon + 2);
   }
   return {};
-}
-
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
 }
 
 std::string compiler_name() {

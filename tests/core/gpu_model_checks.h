@@ -218,6 +218,7 @@ inline void check_trajectory(const SmallModel& p, int steps, double tolerance, G
 inline void check_batch_sizes(Precision precision, double tolerance, Gpu& gpu) {
   ModelOptions options;
   options.precision = precision;
+  options.evaluation_samples = 8;
   ModelPair pair("mlp", {4, 4, 1}, 10, options, gpu);
   pair.expect_same_structure();
   for (const std::int64_t samples : {3, 5, 2, 0, 4}) {

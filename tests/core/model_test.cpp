@@ -255,6 +255,33 @@ TEST_P(PlainModel, EvaluatesAsItTrains) {
             evaluated.loss_sum);
 }
 
+/// Running statistics are those of training, whatever the parts; the last part is smaller than 4.
+TEST_P(AnyModel, EvaluatesAlikeInPartsOfAnySize) {
+  std::vector<BatchResult> results;
+  for (const std::int64_t samples : {std::int64_t{64}, std::int64_t{4}, std::int64_t{1}}) {
+    Fixture f(GetParam());
+    f.model = make_model(GetParam(), f.model->input_shape(), 10, {.evaluation_samples = samples});
+    f.train();
+    results.push_back(f.model->evaluate_batch(f.part(0, f.samples), f.weights));
+  }
+  for (const BatchResult& result : results) {
+    EXPECT_NEAR(result.loss_sum, results[0].loss_sum, 1e-6 * results[0].loss_sum);
+    EXPECT_EQ(result.correct, results[0].correct);
+  }
+}
+
+TEST_P(AnyModel, EvaluatesInTheMemoryOfATrainingBatch) {
+  Config config;
+  config.model = GetParam();
+  config.train.batch = 2;
+  Fixture f(GetParam());
+  f.model = make_model(GetParam(), f.model->input_shape(), 10, model_options(config, 0, nullptr));
+  f.train(0, 2);
+  const std::size_t bytes = f.model->activation_bytes();
+  static_cast<void>(f.model->evaluate_batch(f.part(0, 9), f.weights));
+  EXPECT_EQ(f.model->activation_bytes(), bytes);
+}
+
 TEST_P(AnyModel, KeepsItsMemoryOnceItHasSeenTheLargestBatch) {
   Fixture f(GetParam());
   f.train();

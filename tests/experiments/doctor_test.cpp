@@ -150,6 +150,7 @@ TEST(Doctor, SmokeRunInBothForms) {
   }
   const auto json = nlohmann::json::parse(doctor_json(report));
   EXPECT_EQ(json["workers_that_fit"].get<int>(), effective_cores(report.machine));
+  EXPECT_EQ(effective_cores(), effective_cores(report.machine));
   EXPECT_EQ(json["notes"][0]["name"].get<std::string>(), "NCCL_IB_DISABLE");
   EXPECT_FALSE(json["limits"].empty());
   EXPECT_EQ(json["cuda_module"].get<std::string>(), cuda_module().description());

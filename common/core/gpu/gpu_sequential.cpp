@@ -196,7 +196,6 @@ void GpuSequential::cut_if(bool cut) {
 
 BatchResult GpuSequential::evaluate_batch(const Batch& batch, std::span<const float> weights) {
   check(batch, weights.size());
-  reserve(std::min(batch.samples, kEvaluationSamples));
   upload_buffers();
   BatchResult total;
   const auto take = [&] {
@@ -204,8 +203,10 @@ BatchResult GpuSequential::evaluate_batch(const Batch& batch, std::span<const fl
     total.loss_sum += part.loss_sum;
     total.correct += part.correct;
   };
-  for (std::int64_t done = 0; done < batch.samples; done += kEvaluationSamples) {
+  for (std::int64_t done = 0; done < batch.samples;) {
     const Batch part = evaluation_part(batch, done);
+    done += part.samples;
+    reserve(part.samples);
     const BatchUpload::OnDevice there = upload_.put(part);
     forward(part, there.inputs, weights.data(), false, nullptr);
     loss(part, there.labels, false, evaluation_);

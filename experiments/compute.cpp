@@ -5,7 +5,6 @@
 #include <string_view>
 
 #include "common/comm/machine_identity.h"
-#include "common/core/gpu/gpu.h"
 #include "common/core/gpu/gpu_model.h"
 #include "common/core/gpu/host_staging.h"
 #include "common/core/model_options.h"
@@ -22,6 +21,12 @@ Fusing fusing(std::string_view attention) {
 }
 
 }  // namespace
+
+LayerEngine layer_engine(std::string_view value) noexcept {
+  return value == "own"    ? LayerEngine::own
+         : value == "auto" ? LayerEngine::either
+                           : LayerEngine::dnn;
+}
 
 void check_gpus(const Config& config, const CudaModule& module) {
   const bool used = config.device == "cuda" || config.ps.device == "cuda";
@@ -41,6 +46,8 @@ std::unique_ptr<Device> make_device(const WorkerContext& context, const CudaModu
   options.index = choose_gpu(module, cuda.device, one_for_all ? 0 : local);
   options.tf32 = cuda.tf32;
   options.attention = fusing(cuda.attention);
+  options.norm = layer_engine(cuda.norm);
+  options.pool = layer_engine(cuda.pool);
   options.graphs = cuda.graph;
   options.timeout = 2 * context.config.comm.timeout;  // so that a lost rank is named before
   options.abort = &context.abort;

@@ -3,14 +3,19 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 
 #include "common/core/cuda_module.h"
 #include "common/core/device.h"
+#include "common/core/gpu/gpu.h"
 #include "common/core/model.h"
 #include "common/data/dataset.h"
 #include "common/sync/backend.h"
 
 namespace paceline {
+
+/// Of cuda.norm or cuda.pool.
+[[nodiscard]] LayerEngine layer_engine(std::string_view value) noexcept;
 
 /// Throws ConfigError for a cuda.device that `module` does not have; for validation, before a
 /// process starts.

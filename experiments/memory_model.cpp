@@ -9,6 +9,7 @@
 #include "common/core/gpu/gpu_model.h"
 #include "common/core/gpu/planning_module.h"
 #include "common/core/model_options.h"
+#include "experiments/compute.h"
 
 namespace paceline {
 
@@ -65,6 +66,8 @@ PlannedModel::PlannedModel(const Config& config, SampleShape input, int classes,
         plan_attention(config, gpt_shape(input.elements(), classes, options), samples, real);
   }
   GpuOptions planning;
+  planning.norm = layer_engine(config.cuda.norm);
+  planning.pool = layer_engine(config.cuda.pool);
   planning.attention = attention_ && attention_->fused ? Fusing::always : Fusing::never;
   gpu_ = std::make_unique<Gpu>(planning_module(), planning);
   model_ = make_gpu_model(config.model, input, classes, options, *gpu_);

@@ -115,6 +115,11 @@ std::vector<std::string> assumptions(const MemoryPlan& plan) {
                                   attention->fused ? "fused" : "by products",
                                   attention->why.empty() ? "" : ": ", attention->why));
   }
+  if (on_gpu && plan.config.cuda.norm == "auto") {
+    assumed.emplace_back(
+        "batch norms are computed by own kernels, whose scratch cuDNN's do without: which layers "
+        "cuda.norm=auto gives cuDNN is known on the GPU alone");
+  }
   if (on_gpu && plan.ranks_here == 1 && plan.config.world > 1) {
     assumed.emplace_back("each rank has a GPU of its own");
   }
@@ -143,8 +148,9 @@ void advise_batch(const MemoryPlan& plan, std::vector<std::string>& advice) {
                           static_cast<std::size_t>(plan.limit.bytes.value_or(0));
   if (largest == 0 && arenas_fit) {
     advice.push_back(fmt::format(
-        "No batch fits: evaluation works through parts of 64 samples, whatever train.batch is; "
-        "{}data.test_limit below that.",
+        "No batch fits: weights, gradients, optimizer state and staging take {} a rank and leave "
+        "too little for train.batch=1; {}a smaller model or smaller samples.",
+        binary_bytes(plan.arena_bytes()),
         plan.ranks_here == 1 ? "" : "fewer ranks on a machine, or "));
     return;
   }

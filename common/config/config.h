@@ -183,6 +183,10 @@ struct CudaConfig {
   /// auto: cuDNN's fused kernels where equal steps give equal bits; fused: wherever it has them;
   /// products: never
   std::string attention = "auto";
+  /// own: the program's kernels; auto: cuDNN's where it has one; cudnn: its alone. The first is of
+  /// batch norms in training that no ranks share
+  std::string norm = "own";
+  std::string pool = "own";
   bool graph = false;  ///< steps that are known are launched as CUDA graphs
 };
 

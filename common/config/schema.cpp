@@ -339,6 +339,13 @@ void add_emulation_keys(std::vector<Key>& keys) {
                         "device=cuda, in bf16 or fp16: auto: attention in cuDNN's fused kernels "
                         "where equal steps give equal bits; fused: wherever cuDNN has them; "
                         "products: two products and a softmax"));
+  keys.push_back(choice("cuda.norm", in<&Config::cuda, &CudaConfig::norm>, {"own", "auto", "cudnn"},
+                        "device=cuda: batch norm in training by own: the program's kernels; "
+                        "auto: cuDNN for the layers that it computes (in bf16 and fp16 of a "
+                        "multiple of 8 channels, in fp32 of 4), own for the others; cudnn: a layer "
+                        "that it does not compute ends the run"));
+  keys.push_back(choice("cuda.pool", in<&Config::cuda, &CudaConfig::pool>, {"own", "auto", "cudnn"},
+                        "device=cuda: maxima and means over windows, as cuda.norm"));
   keys.push_back(boolean("cuda.graph", in<&Config::cuda, &CudaConfig::graph>,
                          "device=cuda: from the third time on, a batch's forward and backward are "
                          "launched as a few CUDA graphs, not kernel by kernel"));

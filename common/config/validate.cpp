@@ -49,6 +49,12 @@ void check_device(const Config& config, const ValidationRules& rules) {
       throw ConfigError(
           fmt::format("cuda.attention = {} needs device = cuda", config.cuda.attention));
     }
+    if (config.cuda.norm != standard.norm) {
+      throw ConfigError(fmt::format("cuda.norm = {} needs device = cuda", config.cuda.norm));
+    }
+    if (config.cuda.pool != standard.pool) {
+      throw ConfigError(fmt::format("cuda.pool = {} needs device = cuda", config.cuda.pool));
+    }
     if (config.cuda.graph) {
       throw ConfigError("cuda.graph = true needs device = cuda");
     }
@@ -67,6 +73,16 @@ void check_device(const Config& config, const ValidationRules& rules) {
     throw ConfigError(
         "cuda.graph = true with norm.kind = sync_batch: the host sums statistics over the ranks in "
         "the midst of a step; allowed: false, or another norm.kind");
+  }
+  if (config.cuda.norm == "cudnn" && config.norm.kind == "sync_batch") {
+    throw ConfigError(
+        "cuda.norm = cudnn with norm.kind = sync_batch: cuDNN's batch norm does not give its sums "
+        "to be added over the ranks; allowed: own, auto, or norm.kind = batch");
+  }
+  if (config.cuda.norm == "cudnn" && (config.norm.kind == "group" || config.norm.kind == "layer")) {
+    throw ConfigError(fmt::format(
+        "cuda.norm = cudnn computes norm.kind = batch alone, not {}; allowed: own, auto",
+        config.norm.kind));
   }
   check_cuda("device", rules);
 }

@@ -138,6 +138,11 @@ struct MergedMoments {
   }
 };
 
+/// value <- (1 − momentum)·value + momentum·batch
+PACELINE_HD inline void move_average(float& value, double batch, double momentum) {
+  value = static_cast<float>((1.0 - momentum) * static_cast<double>(value) + momentum * batch);
+}
+
 /// Channel c of BatchNorm: what Normalise takes, and the running statistics.
 struct BatchStatistics {
   const double* batch_mean;
@@ -153,15 +158,31 @@ struct BatchStatistics {
   PACELINE_HD void operator()(std::int64_t c) const {
     mean[c] = static_cast<float>(batch_mean[c]);
     inverse[c] = static_cast<float>(1.0 / std::sqrt(batch_m2[c] / count + epsilon));
-    keep(running[c], batch_mean[c]);
+    move_average(running[c], batch_mean[c], momentum);
     if (count > 1.0) {
-      keep(running[columns + c], batch_m2[c] / (count - 1.0));
+      move_average(running[columns + c], batch_m2[c] / (count - 1.0), momentum);
     }
   }
+};
 
- private:
-  PACELINE_HD void keep(float& value, double batch) const {
-    value = static_cast<float>((1.0 - momentum) * static_cast<double>(value) + momentum * batch);
+/// Channel c: the running statistics, from what BatchStatistics makes of a batch.
+struct RunningStatistics {
+  const float* mean;
+  const float* inverse;
+  float* running;  ///< means, then variances, [2, columns]
+  std::int64_t columns;
+  double count;  ///< elements of a channel
+  double momentum;
+  double epsilon;
+
+  PACELINE_HD void operator()(std::int64_t c) const {
+    move_average(running[c], static_cast<double>(mean[c]), momentum);
+    if (count > 1.0) {
+      const auto scale = static_cast<double>(inverse[c]);
+      const double variance = 1.0 / (scale * scale) - epsilon;
+      const double unbiased = count / (count - 1.0) * (variance < 0.0 ? 0.0 : variance);
+      move_average(running[columns + c], unbiased, momentum);  // keeps NaN
+    }
   }
 };
 
@@ -220,6 +241,17 @@ template <typename T>
   }
   return static_cast<float>(dy[at]);
 }
+
+/// dy[i] <- 0 where the ReLU's output y[i] is not above 0
+template <typename T>
+struct MaskedByRelu {
+  const T* y;
+  T* dy;
+
+  PACELINE_HD void operator()(std::int64_t i) const {
+    static_cast<void>(masked_gradient(y, dy, i));
+  }
+};
 
 /// Of every part and column, with x̂ = (x − mean)·inverse: dy <- dy where y > 0, else 0 (not without
 /// `y`);  sum_dy = Σ dy,  sum_dy_x = Σ dy·x̂.

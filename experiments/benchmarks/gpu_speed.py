@@ -100,6 +100,7 @@ class Speed:
         yield self.tokens()
         yield self.peer_tokens()
         yield self.tokens_ratio()
+        yield from self.engines("bf16", second)
         yield self.seam(first)
         yield Check("speed.optimizer", None, skip="the program writes no time of the optimizer's "
                     "launches alone, so there is nothing to hold against the memory's bandwidth")
@@ -115,24 +116,37 @@ class Speed:
             f"train.batch={batch}", f"train.samples={batch * steps}", "optimizer.lr=0.01",
             f"precision.compute={precision}", *extra)
 
-    def graphs(self, precision, batch):
-        """With cuda.graph=true, beside the run without, which comes before."""
+    def variant(self, suffix, precision, batch, extra, skip, finish=lambda found, done: None):
+        """A run with other keys, beside the plain one, which comes before."""
         plain = f"speed.resnet50.{precision}.{batch}"
         flops = resnet50_forward_flops(self.size, self.classes)
 
         def judge(done):
             found = speed_figures(done[0], "images_per_s", flops, self.peak)
-            found["graph_batches"] = done[0].summary()["graph_batches"]
+            finish(found, done[0])
             without = self.session.figures.get(plain, {}).get("images_per_s")
             if without is not None:
                 found["ratio_to_plain"] = found["images_per_s"]["median"] / without["median"]
-                found["text"] += f", {found['ratio_to_plain']:.3f} of the run without graphs"
+                found["text"] += f", {found['ratio_to_plain']:.3f} of the plain run"
             return found
 
-        skip = "device=cpu: CUDA graphs are a GPU's" if self.plan.device == "cpu" else ""
-        return Check(f"{plain}.graphs", judge,
-                     [self.resnet50(f"{plain}.graphs", precision, batch, self.steps,
-                                    extra=["cuda.graph=true"])], limit_s=45, skip=skip)
+        return Check(f"{plain}.{suffix}", judge,
+                     [self.resnet50(f"{plain}.{suffix}", precision, batch, self.steps,
+                                    extra=extra)], limit_s=60,
+                     skip=skip if self.plan.device == "cpu" else "")
+
+    def graphs(self, precision, batch):
+        def count(found, done):
+            found["graph_batches"] = done.summary()["graph_batches"]
+
+        return self.variant("graphs", precision, batch, ["cuda.graph=true"],
+                            "device=cpu: CUDA graphs are a GPU's", count)
+
+    def engines(self, precision, batch):
+        """With batch norms, then pools, through cuDNN: which is faster decides the standards."""
+        for key in ("norm", "pool"):
+            yield self.variant(f"cudnn_{key}", precision, batch, [f"cuda.{key}=cudnn"],
+                               f"device=cpu: cuda.{key} is a GPU's")
 
     def ours(self, precision, batch):
         name = f"speed.resnet50.{precision}.{batch}"

@@ -9,6 +9,7 @@ spread. Needs Debian's python3-torch with libopenblas0-pthread, and a Release bu
 
   experiments/benchmarks/training.py                      all pairings, 5 rounds
   experiments/benchmarks/training.py --only cnn --rounds 3
+  experiments/benchmarks/training.py --only resnet20 --set compute.winograd=false
 """
 
 import argparse
@@ -56,12 +57,12 @@ def environment(kernel=""):
     return kept
 
 
-def ours(program, model, backend, workers):
+def ours(program, model, backend, workers, settings):
     samples = BATCH * workers * STEPS[model]
     with tempfile.TemporaryDirectory() as folder:
         run([program, "train", f"--sync={backend}", f"--world={workers}", "--quiet",
              f"model={model}", f"train.batch={BATCH}", f"train.samples={samples}",
-             f"run.dir={folder}", *DATA.get(model, [])], environment())
+             f"run.dir={folder}", *DATA.get(model, []), *settings], environment())
         return finished(folder)[1]["samples_per_second"]
 
 
@@ -93,6 +94,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", action="append", choices=list(PAIRINGS))
     parser.add_argument("--program", default=PROGRAM, help="the built paceline")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
+                        help="of every run of paceline")
     arguments = parser.parse_args()
     print(f"{'pairing':14} {'paceline':>10} {'pytorch':>10} {'ratio':>7} {'min':>6} {'max':>6} "
           f"{'target':>7}")
@@ -103,7 +106,7 @@ def main():
             kernels[model] = fastest_kernel(model)
         mine, theirs = [], []
         for _ in range(arguments.rounds):
-            mine.append(ours(arguments.program, model, backend, workers))
+            mine.append(ours(arguments.program, model, backend, workers, arguments.set))
             theirs.append(peers(model, mode, workers, kernels[model]))
         ratios = [a / b for a, b in zip(mine, theirs)]
         print(f"{name:14} {statistics.median(mine):10.0f} {statistics.median(theirs):10.0f} "

@@ -339,6 +339,12 @@ TEST(Validate, TellsWhyThereIsNoCuda) {
   EXPECT_EQ(message_of([&] { validate(config, rules); }),
             "cuda.attention = products needs device = cuda");
   config.cuda.attention = "auto";
+  config.cuda.norm = "auto";
+  EXPECT_EQ(message_of([&] { validate(config, rules); }), "cuda.norm = auto needs device = cuda");
+  config.cuda.norm = "own";
+  config.cuda.pool = "cudnn";
+  EXPECT_EQ(message_of([&] { validate(config, rules); }), "cuda.pool = cudnn needs device = cuda");
+  config.cuda.pool = "own";
   config.cuda.graph = true;
   EXPECT_EQ(message_of([&] { validate(config, rules); }), "cuda.graph = true needs device = cuda");
   config.device = "cuda";
@@ -348,6 +354,18 @@ TEST(Validate, TellsWhyThereIsNoCuda) {
       message_of([&] { validate(config, rules); }),
       "cuda.graph = true with norm.kind = sync_batch: the host sums statistics over the ranks "
       "in the midst of a step; allowed: false, or another norm.kind");
+  config.cuda.graph = false;
+  config.cuda.norm = "auto";
+  validate(config, rules);
+  config.cuda.norm = "cudnn";
+  EXPECT_EQ(message_of([&] { validate(config, rules); }),
+            "cuda.norm = cudnn with norm.kind = sync_batch: cuDNN's batch norm does not give its "
+            "sums to be added over the ranks; allowed: own, auto, or norm.kind = batch");
+  config.norm.kind = "group";
+  EXPECT_EQ(message_of([&] { validate(config, rules); }),
+            "cuda.norm = cudnn computes norm.kind = batch alone, not group; allowed: own, auto");
+  config.norm.kind = "batch";
+  validate(config, rules);
 }
 
 TEST(Validate, LinksGoToTheCallersParser) {

@@ -155,8 +155,9 @@ inline LayerCase norm_case(const char* name, NormKind kind, SampleShape in,
 }
 
 /// The shortcut of a ResNet block where there is one.
-inline std::unique_ptr<Layer> small_block(LayerFactory& f, bool projected) {
-  const SampleShape in{5, 5, 4};
+inline std::unique_ptr<Layer> small_block(LayerFactory& f, bool projected,
+                                          std::int64_t channels = 4) {
+  const SampleShape in{5, 5, channels};
   const std::int64_t stride = projected ? 2 : 1;
   const auto add = [&](auto& to, const char* name, SampleShape from, ConvShape conv, bool relu) {
     to.push_back(f.conv2d(name, from, conv, Activation::none, ReluMask::here));
@@ -166,7 +167,7 @@ inline std::unique_ptr<Layer> small_block(LayerFactory& f, bool projected) {
   };
   std::vector<std::unique_ptr<Layer>> branch;
   std::vector<std::unique_ptr<Layer>> shortcut;
-  const std::int64_t outputs = projected ? 6 : 4;
+  const std::int64_t outputs = projected ? channels + channels / 2 : channels;
   add(branch, "conv1", in, {outputs, 3, stride, 1, false}, true);
   add(branch, "conv2", branch.back()->output_shape(), {outputs, 3, 1, 1, false}, true);
   if (projected) {
@@ -237,6 +238,71 @@ inline std::vector<LayerCase> layer_cases() {
 inline void check_layers(Precision precision, double tolerance, Gpu& gpu) {
   for (const LayerCase& test : layer_cases()) {
     check_layer_case(test, precision, tolerance, gpu);
+  }
+}
+
+/// Layers of which cuDNN has a kernel, in all three formats (GpuOptions::norm and pool).
+inline std::vector<LayerCase> dnn_layer_cases() {
+  const auto norm = [](const char* name, Activation activation, ReluMask mask, SampleShape in,
+                       std::vector<std::int64_t> samples, bool addend) -> LayerCase {
+    return {name,
+            [=](LayerFactory& f) {
+              NormSetup setup;
+              setup.activation = activation;
+              setup.mask = mask;
+              return f.norm("norm", in, setup);
+            },
+            std::move(samples), addend};
+  };
+  constexpr Activation kRelu = Activation::relu;
+  constexpr ReluMask kHere = ReluMask::here;
+  return {
+      norm("batch", Activation::none, kHere, {4, 4, 8}, {3, 5}, false),
+      norm("batch relu", kRelu, kHere, {7, 5, 16}, {3}, false),
+      norm("batch relu masked above", kRelu, ReluMask::above, {4, 4, 8}, {3}, false),
+      norm("batch of vectors", kRelu, kHere, {1, 1, 72}, {5}, false),
+      norm("batch add relu of many rows", kRelu, kHere, {32, 32, 8}, {4}, true),
+      {"max pool",
+       [](auto& f) {
+         return f.max_pool("pool", {6, 8, 8}, true);
+       }},
+      {"max pool of odd extents",
+       [](auto& f) {
+         return f.max_pool("pool", {5, 7, 33}, false);
+       }},
+      {"window max",
+       [](auto& f) {
+         return f.window_max_pool("pool", {9, 8, 5}, 3, 2, 1);
+       }},
+      {"average",
+       [](auto& f) {
+         return f.global_average("mean", {7, 4, 16});
+       }},
+      {"block", [](LayerFactory& f) { return small_block(f, true, 16); }},
+  };
+}
+
+inline void check_dnn_layers(Precision precision, double tolerance, Gpu& gpu) {
+  for (const LayerCase& test : dnn_layer_cases()) {
+    check_layer_case(test, precision, tolerance, gpu);
+  }
+}
+
+/// The same bits from the same batch.
+inline void expect_layers_repeat(Precision precision, Gpu& gpu) {
+  ModelOptions options;
+  options.precision = precision;
+  const auto factory = make_gpu_factory(options, gpu);
+  for (const LayerCase& test : dnn_layer_cases()) {
+    SCOPED_TRACE(test.name);
+    const auto layer = test.make(*factory);
+    const LayerOperands operands(*layer, test.samples.front(), test.addend, precision);
+    const LayerTrace first = run_on_gpu(*layer, operands, precision, gpu);
+    const LayerTrace again = run_on_gpu(*layer, operands, precision, gpu);
+    EXPECT_EQ(first.output, again.output);
+    EXPECT_EQ(first.d_input, again.d_input);
+    EXPECT_EQ(first.gradients, again.gradients);
+    EXPECT_EQ(first.buffers, again.buffers);
   }
 }
 

@@ -81,10 +81,10 @@ TEST(GpuTransformer, ABlockWhoseBatchCannotBeFusedGoesOnWithProducts) {
     return on_gpu->held_bytes();
   };
   const std::size_t fused = check(30);
-  test::refuse_host_attention(30);
+  test::refuse_host_samples(30);
   const std::size_t with_shares = check(30);
   EXPECT_GT(with_shares, fused);
-  test::refuse_host_attention(0);
+  test::refuse_host_samples(0);
   EXPECT_EQ(check(30), with_shares);
 }
 

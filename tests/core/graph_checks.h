@@ -133,12 +133,25 @@ inline std::vector<GraphCase> graph_cases() {
           {"gpt", {8, 1, 1}, 50, fused, many_steps(2), true}};
 }
 
+/// Norms and pools of which cuDNN has kernels.
+inline GraphCase dnn_graph_case() {
+  ModelOptions normed;
+  normed.precision = Precision::bf16;
+  normed.norm.kind = "batch";
+  const GraphStep usual{3, 8.0F};
+  return {"cnn", {8, 8, 1}, 10, normed, {usual, usual, usual, usual, {3, 8.0F, true}, usual}, true};
+}
+
 /// The bits of every case with graphs are those without.
-inline void expect_same_bits_with_graphs(const CudaModule& module) {
-  for (const GraphCase& job : graph_cases()) {
+inline void expect_same_bits_with_graphs(const CudaModule& module,
+                                         const std::vector<GraphCase>& cases = graph_cases(),
+                                         const GpuOptions& options = {}) {
+  for (const GraphCase& job : cases) {
     SCOPED_TRACE(std::string(job.name) + (job.hooked ? ", hooked" : ""));
-    Gpu plain(module, {});
-    Gpu with_graphs(module, {.graphs = true});
+    Gpu plain(module, options);
+    GpuOptions graphs = options;
+    graphs.graphs = true;
+    Gpu with_graphs(module, graphs);
     const GraphRun expected = run_steps(plain, job);
     EXPECT_GT(expected.losses.size(), job.steps.size());
     EXPECT_TRUE(run_steps(with_graphs, job) == expected);

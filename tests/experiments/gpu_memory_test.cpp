@@ -57,10 +57,12 @@ SampleShape shape_of(const Config& config) {
                                     : parse_image_shape(config.data.shape);
 }
 
-/// After two batches, on the double.
+/// After two batches and an evaluation of more samples than theirs, on the double.
 std::size_t held_by_model(const Config& config, Fusing attention) {
   GpuOptions options;
   options.attention = attention;
+  options.norm = layer_engine(config.cuda.norm);
+  options.pool = layer_engine(config.cuda.pool);
   Gpu gpu(memory_double(), options);
   const SampleShape shape = shape_of(config);
   const auto model = make_gpu_model(config.model, shape, config.model == "gpt" ? 256 : 10,
@@ -68,13 +70,19 @@ std::size_t held_by_model(const Config& config, Fusing attention) {
   const auto weights = gpu.allocate(model->parameter_elements(), "weights");
   const auto gradients = gpu.allocate(model->parameter_elements(), "gradients");
   const std::int64_t samples = config.train.batch;
-  const std::vector<float> inputs(static_cast<std::size_t>(samples * shape.elements()));
-  const std::vector<std::int32_t> labels(static_cast<std::size_t>(samples * model->positions()));
+  const std::int64_t tested = 3 * samples + 1;
+  const std::vector<float> inputs(static_cast<std::size_t>(tested * shape.elements()));
+  const std::vector<std::int32_t> labels(static_cast<std::size_t>(tested * model->positions()));
+  const auto first = [&](std::int64_t n) {
+    return Batch{std::span(inputs).first(static_cast<std::size_t>(n * shape.elements())),
+                 std::span(labels).first(static_cast<std::size_t>(n * model->positions())), n};
+  };
   for (int batch = 0; batch < 2; ++batch) {
-    static_cast<void>(model->train_batch({inputs, labels, samples}, weights->values(),
-                                         gradients->values(), nullptr));
+    static_cast<void>(
+        model->train_batch(first(samples), weights->values(), gradients->values(), nullptr));
     static_cast<void>(model->take_result());
   }
+  static_cast<void>(model->evaluate_batch(first(tested), weights->values()));
   return model->activation_bytes() - model->unplanned_bytes();
 }
 
@@ -108,6 +116,28 @@ TEST(GpuMemory, PlansWhatAModelOfTheGpuHolds) {
       EXPECT_FALSE(plan.attention.has_value());
     }
   }
+}
+
+TEST(GpuMemory, PlansNormsAndPoolsOfCudnn) {
+  const auto held_and_planned = [](const char* norm, const char* pool) {
+    Settings settings = images("resnet20", "bf16");
+    settings.push_back(std::string("cuda.norm=") + norm);
+    settings.push_back(std::string("cuda.pool=") + pool);
+    return std::pair(held_by_model(gpu_run(settings), Fusing::ordered),
+                     plan_with(no_module(), settings).activations.total());
+  };
+  const auto own = held_and_planned("own", "own");
+  const auto dnn = held_and_planned("cudnn", "cudnn");
+  const auto either = held_and_planned("auto", "auto");
+  EXPECT_EQ(own.first, own.second);
+  EXPECT_EQ(dnn.first, dnn.second);
+  EXPECT_LT(dnn.first, own.first) << "without the scratch of own statistics";
+  EXPECT_EQ(either.first, dnn.first) << "the double computes them all";
+  EXPECT_EQ(either.second, own.second) << "a bound from above";
+  EXPECT_NE(memory_text(plan_with(no_module(), {"model=resnet20", "data.name=synthetic",
+                                                "data.shape=8x8x1", "cuda.norm=auto"}))
+                .find("known on the GPU alone"),
+            std::string::npos);
 }
 
 struct AttentionCase {
@@ -154,11 +184,11 @@ TEST(GpuMemory, AdvisesFusedAttentionWhereItDoesNotFit) {
 
 /// What the double refuses for this batch alone is planned as refused.
 TEST(GpuMemory, AsksTheGpuWhetherItFuses) {
-  test::refuse_host_attention(3);
+  test::refuse_host_samples(3);
   const MemoryPlan plan = plan_with(memory_double(), text("bf16", "auto"));
   EXPECT_FALSE(plan.attention.value().fused);
   EXPECT_EQ(plan.attention.value().why, "the double was told to refuse");
-  test::refuse_host_attention(0);
+  test::refuse_host_samples(0);
 }
 
 TEST(GpuMemory, TheModuleThatPlansComputesNothing) {

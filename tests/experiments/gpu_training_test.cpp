@@ -13,6 +13,7 @@
 #include "common/core/model_options.h"
 #include "experiments/backends.h"
 #include "experiments/compute.h"
+#include "tests/support/host_layers.h"
 #include "tests/support/host_log.h"
 #include "tests/support/host_module.h"
 #include "tests/support/thread_job.h"
@@ -90,6 +91,26 @@ TEST(GpuTraining, SynchronousBackendsFollowTheCpu) {
     SCOPED_TRACE(sync);
     expect_follows_the_cpu(gpu_job(sync, sync == std::string("single") ? 1 : 2), 2e-5);
   }
+}
+
+TEST(GpuTraining, KeysGiveNormsAndPoolsToCudnn) {
+  Config config = gpu_job("ring", 2);
+  config.model = "cnn";
+  config.norm.kind = "batch";
+  config.train.samples = 2 * 4 * 2;
+  const auto calls = [&](const char* norm, const char* pool) {
+    config.cuda.norm = norm;
+    config.cuda.pool = pool;
+    const std::int64_t before = test::host_layer_calls();
+    expect_follows_the_cpu(config, 1e-4);
+    return test::host_layer_calls() - before;
+  };
+  EXPECT_EQ(calls("own", "own"), 0);
+  const std::int64_t norms = calls("cudnn", "own");
+  const std::int64_t pools = calls("own", "cudnn");
+  EXPECT_GT(norms, 0);
+  EXPECT_GT(pools, 0);
+  EXPECT_EQ(calls("auto", "auto"), norms + pools);
 }
 
 /// NCCL, too, is a double: threads as ranks.

@@ -73,8 +73,24 @@ TEST(MemoryPlan, WithoutRoomForTheArenas) {
   MemoryOptions options;
   options.bytes = 100 << 20;
   EXPECT_TRUE(advises(plan_of({}, options), "model parallelism"));
-  options.bytes = 8 * kGiB;
-  EXPECT_TRUE(advises(plan_of({}, options), "parts of 64 samples"));
+  options.bytes = 4 * kGiB;
+  EXPECT_TRUE(advises(plan_of({}, options), "leave too little for train.batch=1"));
+}
+
+/// Evaluation, whose test set is larger than any of these batches, adds nothing.
+TEST(MemoryPlan, ActivationsAreThoseOfTheTrainingBatch) {
+  const auto outputs = [](std::int64_t batch) {
+    Config config;
+    config.world = 1;
+    config.sync = "single";
+    config.train.batch = batch;
+    const std::vector<std::string> text{"model=gpt", "data.name=text", "data.path=none.txt",
+                                        "data.context=1024"};
+    apply_overrides(config, text);
+    return plan_memory(config, {}).activations.outputs;
+  };
+  EXPECT_EQ(outputs(8), 8 * outputs(1));
+  EXPECT_EQ(outputs(64), 8 * outputs(8));
 }
 
 TEST(MemoryPlan, GpuHoldsHalfTheActivationsAndTheHostTheRest) {

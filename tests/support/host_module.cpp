@@ -12,6 +12,7 @@
 #include "common/core/cuda/functors.h"
 #include "common/core/optimizer_rules.h"
 #include "common/core/optimizer_tensors.h"
+#include "tests/support/host_layers.h"
 #include "tests/support/host_log.h"
 #include "tests/support/host_math.h"
 #include "tests/support/host_nccl.h"
@@ -266,8 +267,43 @@ int attend_gradient(void* math, const cuda::Attention* shape, const void* qkv, c
   });
 }
 
-int plan_attention(const cuda::MathOptions* /*options*/, const char* /*device*/,
-                   const cuda::Attention* /*shape*/, cuda::AttentionPlan* /*plan*/) {
+const char* norm_obstacle(void* /*math*/, const cuda::BatchNorm* shape) {
+  return host_norm_obstacle(*shape);
+}
+
+const char* pool_obstacle(void* /*math*/, const cuda::Pool* shape) {
+  return shape->samples == refused_samples() ? "the double was told to refuse" : nullptr;
+}
+
+int normalise(void* math, const cuda::BatchNorm* shape, const void* x, const void* addend,
+              const float* gamma, const float* beta, void* y, float* mean, float* inverse) {
+  return queue_host_work(math_stream(math), [=, s = *shape] {
+    host_normalise(s, x, addend, gamma, beta, y, mean, inverse);
+  });
+}
+
+int normalise_gradient(void* math, const cuda::BatchNorm* shape, const void* x, const void* y,
+                       const void* dy, const float* gamma, const float* mean, const float* inverse,
+                       void* dx, float* d_gamma, float* d_beta) {
+  return queue_host_work(math_stream(math), [=, s = *shape] {
+    host_normalise_gradient(s, x, y, dy, gamma, mean, inverse, dx, d_gamma, d_beta);
+  });
+}
+
+int pool(void* math, const cuda::Pool* shape, const void* x, void* y, std::uint8_t* winners) {
+  return queue_host_work(math_stream(math), [=, s = *shape] { host_pool(s, x, y, winners); });
+}
+
+int pool_gradient(void* math, const cuda::Pool* shape, const void* dy, const std::uint8_t* winners,
+                  void* dx) {
+  return queue_host_work(math_stream(math),
+                         [=, s = *shape] { host_pool_gradient(s, dy, winners, dx); });
+}
+
+/// Of a device that is only described; the double knows none.
+template <typename Shape>
+int plan_nothing(const cuda::MathOptions* /*options*/, const char* /*device*/,
+                 const Shape* /*shape*/, cuda::WorkspacePlan* /*plan*/) {
   return 1;
 }
 
@@ -275,10 +311,25 @@ std::size_t workspace_bytes(const void* /*math*/) {
   return 0;
 }
 
-constexpr cuda::MathApi kHostMath{create_math,        destroy_math,   matmul,
-                                  convolve,           input_gradient, filter_gradient,
-                                  attention_obstacle, attend,         attend_gradient,
-                                  plan_attention,     workspace_bytes};
+constexpr cuda::MathApi kHostMath{create_math,
+                                  destroy_math,
+                                  matmul,
+                                  convolve,
+                                  input_gradient,
+                                  filter_gradient,
+                                  attention_obstacle,
+                                  attend,
+                                  attend_gradient,
+                                  plan_nothing<cuda::Attention>,
+                                  norm_obstacle,
+                                  pool_obstacle,
+                                  normalise,
+                                  normalise_gradient,
+                                  pool,
+                                  pool_gradient,
+                                  plan_nothing<cuda::BatchNorm>,
+                                  plan_nothing<cuda::Pool>,
+                                  workspace_bytes};
 
 cuda::Api host_table() {
   cuda::Api api{};
@@ -333,7 +384,7 @@ void free_host_module() {
   memory.held = 0;
 }
 
-void refuse_host_attention(std::int64_t samples) {
+void refuse_host_samples(std::int64_t samples) {
   refused_samples() = samples;
 }
 

@@ -37,10 +37,6 @@ enum Number : std::int64_t {
   kUnit
 };
 
-cudnnDataType_t stored_type(Precision format) {
-  return format == Precision::bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;
-}
-
 /// The shapes of one attention's tensors.
 struct Extents {
   DnnExtent packed;  ///< queries, keys or values within qkv: [samples, heads, positions, width]
@@ -73,7 +69,7 @@ DnnGraph::Tensor masked(DnnGraph& graph, const Attention& shape, const Extents& 
 /// S = scale·Q·Kᵀ, P = exp(S − max)/Σ, O = P·V, statistics = max + log Σ.
 DnnPlan plan_forward(const DnnLibrary& library, const DnnTarget& target, const Attention& shape) {
   const Extents extents(shape);
-  const cudnnDataType_t type = stored_type(shape.format);
+  const cudnnDataType_t type = dnn_type(shape.format);
   DnnGraph graph(library);
   const auto query = graph.tensor(kQuery, type, extents.packed);
   const auto key = graph.tensor(kKey, type, extents.packed.transposed());
@@ -107,7 +103,7 @@ DnnPlan plan_backward(const DnnLibrary& library, const DnnTarget& target, const 
         "capability 9 only");
   }
   const Extents extents(shape);
-  const cudnnDataType_t type = stored_type(shape.format);
+  const cudnnDataType_t type = dnn_type(shape.format);
   DnnGraph graph(library);
   const auto query = graph.tensor(kQuery, type, extents.packed);
   const auto key = graph.tensor(kKey, type, extents.packed.transposed());
@@ -175,17 +171,6 @@ struct Sums {
   }
 };
 
-/// Of the calling thread's current device.
-int current_capability() {
-  int device = 0;
-  int major = 0;
-  int minor = 0;
-  check_runtime(cudaGetDevice(&device));
-  check_runtime(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  check_runtime(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-  return 100 * major + 10 * minor;
-}
-
 void bind_mask(const Attention& shape, std::vector<DnnBinding>& bindings) {
   if (shape.causal != 0) {
     bindings.push_back({kMask, &kMasked});
@@ -217,7 +202,7 @@ void refuse_known(std::size_t version, const Attention& shape) {
 
 }  // namespace
 
-AttentionPlan DnnAttention::planned(const DnnLibrary& library, const DnnTarget& target,
+WorkspacePlan DnnAttention::planned(const DnnLibrary& library, const DnnTarget& target,
                                     const Attention& shape) {
   refuse_known(library.get_version(), shape);
   const std::size_t gradient =
@@ -226,43 +211,37 @@ AttentionPlan DnnAttention::planned(const DnnLibrary& library, const DnnTarget& 
 }
 
 DnnAttention::DnnAttention(const DnnLibrary& library, cudnnHandle_t handle)
-    : library_(library), handle_(handle), target_(handle, current_capability()) {}
+    : library_(library), handle_(handle), target_(handle) {}
 
-const DnnAttention::Known& DnnAttention::known(const Attention& shape, bool gradient) {
-  const Key key{static_cast<std::int64_t>(shape.format),
-                shape.causal,
-                shape.samples,
-                shape.heads,
-                shape.positions,
-                shape.width,
-                gradient ? 1 : 0,
-                gradient ? shape.equal_bits : 0};
-  const auto [at, added] = known_.try_emplace(key);
-  if (added) {
-    try {
-      refuse_known(library_.get_version(), shape);
-      at->second.plan.emplace(gradient ? plan_backward(library_, target_, shape)
-                                       : plan_forward(library_, target_, shape));
-    } catch (const Failure& failure) {
-      at->second.obstacle = failure.text;
-    }
-  }
-  return at->second;
+DnnAttention::Plans::Key DnnAttention::key_of(const Attention& shape, bool gradient) {
+  return {static_cast<std::int64_t>(shape.format),
+          shape.causal,
+          shape.samples,
+          shape.heads,
+          shape.positions,
+          shape.width,
+          gradient ? 1 : 0,
+          gradient ? shape.equal_bits : 0};
+}
+
+DnnPlan DnnAttention::make_plan(const Attention& shape, bool gradient) const {
+  refuse_known(library_.get_version(), shape);
+  return gradient ? plan_backward(library_, target_, shape)
+                  : plan_forward(library_, target_, shape);
 }
 
 const std::string& DnnAttention::obstacle(const Attention& shape, bool training) {
-  if (training && !known(shape, true).obstacle.empty()) {
-    return known(shape, true).obstacle;
+  const auto of = [&](bool gradient) -> const std::string& {
+    return plans_.obstacle(key_of(shape, gradient), [&] { return make_plan(shape, gradient); });
+  };
+  if (training && !of(true).empty()) {
+    return of(true);
   }
-  return known(shape, false).obstacle;
+  return of(false);
 }
 
 const DnnPlan& DnnAttention::plan_for(const Attention& shape, bool gradient) {
-  const Known& found = known(shape, gradient);
-  if (!found.plan) {
-    throw not_supported(found.obstacle);
-  }
-  return *found.plan;
+  return plans_.plan(key_of(shape, gradient), [&] { return make_plan(shape, gradient); });
 }
 
 void DnnAttention::forward(const Attention& shape, const void* qkv, void* out, float* statistics,

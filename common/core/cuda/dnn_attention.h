@@ -2,12 +2,9 @@
 // Attention in cuDNN's fused kernels: flash attention, Dao et al. 2022 (arXiv 2205.14135).
 #pragma once
 
-#include <array>
-#include <map>
-#include <optional>
 #include <string>
 
-#include "common/core/cuda/dnn_graph.h"
+#include "common/core/cuda/dnn_plans.h"
 #include "common/core/cuda/math_abi.h"
 #include "common/core/cuda/workspace.h"
 
@@ -27,22 +24,19 @@ class DnnAttention {
                 const void* d_out, void* d_qkv, Workspace& workspace);
 
   /// Throws Failure where it is not fused on `target`.
-  [[nodiscard]] static AttentionPlan planned(const DnnLibrary& library, const DnnTarget& target,
+  [[nodiscard]] static WorkspacePlan planned(const DnnLibrary& library, const DnnTarget& target,
                                              const Attention& shape);
 
  private:
-  using Key = std::array<std::int64_t, 8>;  // of a shape and a direction
-  struct Known {
-    std::optional<DnnPlan> plan;  // none where there is an obstacle
-    std::string obstacle;
-  };
-  const Known& known(const Attention& shape, bool gradient);
+  using Plans = DnnPlans<8>;
+  [[nodiscard]] static Plans::Key key_of(const Attention& shape, bool gradient);
+  [[nodiscard]] DnnPlan make_plan(const Attention& shape, bool gradient) const;
   const DnnPlan& plan_for(const Attention& shape, bool gradient);
 
   const DnnLibrary& library_;
   cudnnHandle_t handle_;
   DnnTarget target_;
-  std::map<Key, Known> known_;
+  Plans plans_;
 };
 
 }  // namespace paceline::cuda

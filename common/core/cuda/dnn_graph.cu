@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/core/cuda/dnn_graph.h"
 
+#include <cuda_runtime.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <optional>
@@ -90,6 +92,16 @@ std::int64_t DnnDescriptor::get(cudnnBackendAttributeName_t name, cudnnBackendAt
 
 void DnnDescriptor::finalize(const char* what) {
   library_->check(library_->finalize(native_), what);
+}
+
+DnnTarget::DnnTarget(cudnnHandle_t handle) : handle_(handle) {
+  int device = 0;
+  int major = 0;
+  int minor = 0;
+  check_runtime(cudaGetDevice(&device));
+  check_runtime(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  check_runtime(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+  capability_ = 100 * major + 10 * minor;
 }
 
 DnnTarget::DnnTarget(const DnnLibrary& library, const std::string& json) {
@@ -209,6 +221,9 @@ void DnnGraph::apply(cudnnPointwiseMode_t mode, cudnnDataType_t arithmetic, std:
   DnnDescriptor& kind = keep(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
   kind.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, mode);
   kind.set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, arithmetic);
+  if (mode == CUDNN_POINTWISE_RELU_FWD) {
+    kind.set(CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_TYPE_NAN_PROPOGATION, CUDNN_PROPAGATE_NAN);
+  }
   if (axis >= 0) {
     kind.set(CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, axis);
   }

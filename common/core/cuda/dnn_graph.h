@@ -53,14 +53,15 @@ class DnnDescriptor {
 /// which need not be here.
 class DnnTarget {
  public:
-  /// Of compute capability `capability`, 900 is 9.0.
-  DnnTarget(cudnnHandle_t handle, int capability) : handle_(handle), capability_(capability) {}
+  /// The calling thread's current device, which is the handle's.
+  explicit DnnTarget(cudnnHandle_t handle);
   /// `json`: as cuDNN serialises a device's properties.
   DnnTarget(const DnnLibrary& library, const std::string& json);
 
   void aim_graph(DnnDescriptor& graph) const;
   void aim_heuristics(DnnDescriptor& heuristics) const;
   void aim_plan(DnnDescriptor& plan) const;
+  /// Of computing; 900 is 9.0.
   [[nodiscard]] int capability() const noexcept { return capability_; }
 
  private:
@@ -80,6 +81,12 @@ struct DnnExtent {
   [[nodiscard]] static DnnExtent dense(std::int64_t a, std::int64_t b, std::int64_t c,
                                        std::int64_t d) {
     return {{a, b, c, d}, {b * c * d, c * d, d, 1}};
+  }
+  /// [samples, channels, height, width] as NHWC lies in memory.
+  [[nodiscard]] static DnnExtent channels_last(std::int64_t samples, std::int64_t height,
+                                               std::int64_t width, std::int64_t channels) {
+    return {{samples, channels, height, width},
+            {height * width * channels, 1, width * channels, channels}};
   }
 };
 
@@ -131,6 +138,18 @@ class DnnGraph {
   /// The same elements in another shape or order.
   Tensor reshape(Tensor x, const DnnExtent& extent, cudnnDataType_t type);
 
+  /// An operation of another kind; `describe` sets its attributes.
+  template <typename Describe>
+  void operation(cudnnBackendDescriptorType_t type, const char* what, const Describe& describe) {
+    DnnDescriptor& made = keep(type);
+    describe(made);
+    add(made, what);
+  }
+  /// One that exists between operations only.
+  Tensor between(cudnnDataType_t type, const DnnExtent& extent);
+  /// A new descriptor that lives as long as the graph.
+  DnnDescriptor& keep(cudnnBackendDescriptorType_t type);
+
   /// The first of cuDNN's proposals that can be built. Throws Failure with cuDNN's reason when
   /// there is none; `what` is done. Whether equal runs give equal bits is for the graph to see to:
   /// cuDNN has a note on that for engines, but leaves it away where sums are atomic.
@@ -139,8 +158,6 @@ class DnnGraph {
  private:
   Tensor make_tensor(std::int64_t number, cudnnDataType_t type, const DnnExtent& extent,
                      bool between, bool by_value);
-  Tensor between(cudnnDataType_t type, const DnnExtent& extent);
-  DnnDescriptor& keep(cudnnBackendDescriptorType_t type);
   void add(DnnDescriptor& operation, const char* what);
   void apply(cudnnPointwiseMode_t mode, cudnnDataType_t arithmetic, std::int64_t axis, Tensor x,
              Tensor b, Tensor chosen, Tensor to);

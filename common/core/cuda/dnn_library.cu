@@ -7,6 +7,17 @@
 
 namespace paceline::cuda {
 
+cudnnDataType_t dnn_type(Precision format) {
+  switch (format) {
+    case Precision::bf16:
+      return CUDNN_DATA_BFLOAT16;
+    case Precision::fp16:
+      return CUDNN_DATA_HALF;
+    default:
+      return CUDNN_DATA_FLOAT;
+  }
+}
+
 DnnLibrary::DnnLibrary(const char* file) {
   const Library library(file);
   library.find(get_version, "cudnnGetVersion");

@@ -4,7 +4,11 @@
 
 #include <cudnn.h>
 
+#include "common/core/precision.h"
+
 namespace paceline::cuda {
+
+[[nodiscard]] cudnnDataType_t dnn_type(Precision format);
 
 struct DnnLibrary {
   /// Throws Failure kNoLibrary where the file, a function or major version 9 is missing.

@@ -13,17 +13,6 @@ constexpr int kOffers = 16;
 constexpr float kOne = 1.0F;
 constexpr float kZero = 0.0F;
 
-cudnnDataType_t data_type_of(Precision format) {
-  switch (format) {
-    case Precision::bf16:
-      return CUDNN_DATA_BFLOAT16;
-    case Precision::fp16:
-      return CUDNN_DATA_HALF;
-    default:
-      return CUDNN_DATA_FLOAT;
-  }
-}
-
 int narrow(std::int64_t extent) {
   if (extent <= 0 || extent > std::numeric_limits<int>::max()) {
     throw Failure{kDnnStatus + static_cast<int>(CUDNN_STATUS_BAD_PARAM),
@@ -78,7 +67,7 @@ DnnMath::~DnnMath() {
 }
 
 void DnnMath::describe(const Convolution& s, Plan& plan) const {
-  const cudnnDataType_t type = data_type_of(s.format);
+  const cudnnDataType_t type = dnn_type(s.format);
   const auto tensor = [&](cudnnTensorDescriptor_t to, std::int64_t channels, std::int64_t height,
                           std::int64_t width) {
     library_.check(library_.set_tensor(to, CUDNN_TENSOR_NHWC, type, narrow(s.samples),

@@ -15,16 +15,17 @@ namespace paceline::cuda {
 
 /// By a thread per element.
 template <typename T>
-using EachOfFormat =
-    std::tuple<kernels::BasicAddScaled<T>, kernels::Transposed<T, T>, kernels::BiasActivation<T>,
-               kernels::ChannelAverage<T>, kernels::ChannelAverageGradient<T>>;
+using EachOfFormat = std::tuple<kernels::BasicAddScaled<T>, kernels::Transposed<T, T>,
+                                kernels::BiasActivation<T>, kernels::ChannelAverage<T>,
+                                kernels::ChannelAverageGradient<T>, kernels::MaskedByRelu<T>>;
 
 using LayerEachFunctors = decltype(std::tuple_cat(
     EachOfFormat<float>{}, EachOfFormat<Half>{}, EachOfFormat<Bfloat>{},
     std::tuple<kernels::Transposed<float, Half>, kernels::Transposed<float, Bfloat>,
                kernels::Transposed<Half, float>, kernels::Transposed<Bfloat, float>,
-               kernels::BatchStatistics, kernels::KeptStatistics, kernels::GroupMoments,
-               kernels::GroupGradientMeans, kernels::NormParameterGradient>{}));
+               kernels::BatchStatistics, kernels::RunningStatistics, kernels::KeptStatistics,
+               kernels::GroupMoments, kernels::GroupGradientMeans,
+               kernels::NormParameterGradient>{}));
 
 /// By a warp per row.
 template <typename T>

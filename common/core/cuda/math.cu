@@ -7,12 +7,14 @@
 #include "common/core/cuda/blas_math.h"
 #include "common/core/cuda/dnn_attention.h"
 #include "common/core/cuda/dnn_math.h"
+#include "common/core/cuda/dnn_norm.h"
+#include "common/core/cuda/dnn_pool.h"
 
 namespace paceline::cuda {
 
 namespace {
 
-/// cuDNN is opened by the first convolution or attention, so that models without either do without.
+/// cuDNN is opened by the first that it computes, so that models without any do without.
 class Math {
  public:
   Math(const MathOptions& options, cudaStream_t stream)
@@ -32,16 +34,13 @@ class Math {
     }
     return *dnn_;
   }
-  [[nodiscard]] DnnAttention& attention() {
-    if (attention_ == nullptr) {
-      const DnnMath& dnn = convolutions();
-      attention_ = std::make_unique<DnnAttention>(dnn.library(), dnn.handle());
-    }
-    return *attention_;
-  }
-  /// Null where attention of the shape is fused.
-  [[nodiscard]] const char* attention_obstacle(const Attention& shape, bool training) {
-    const int status = guarded([&] { obstacle_ = attention().obstacle(shape, training); });
+  [[nodiscard]] DnnAttention& attention() { return of_dnn(attention_); }
+  [[nodiscard]] DnnNorm& norms() { return of_dnn(norms_); }
+  [[nodiscard]] DnnPool& pools() { return of_dnn(pools_); }
+  /// What ask() says, null where that is nothing; the Math's until the next call.
+  template <typename Ask>
+  [[nodiscard]] const char* obstacle(const Ask& ask) {
+    const int status = guarded([&] { obstacle_ = ask(); });
     if (status != kSuccess) {
       const char* text = failure_text(status);
       obstacle_ = text != nullptr ? text : "status " + std::to_string(status);
@@ -52,6 +51,15 @@ class Math {
   [[nodiscard]] std::size_t bytes() const noexcept { return workspace_.bytes() + blas_.bytes(); }
 
  private:
+  template <typename Part>
+  Part& of_dnn(std::unique_ptr<Part>& part) {
+    if (part == nullptr) {
+      const DnnMath& dnn = convolutions();
+      part = std::make_unique<Part>(dnn.library(), dnn.handle());
+    }
+    return *part;
+  }
+
   bool tf32_;
   cudaStream_t stream_;
   std::string dnn_file_;
@@ -59,6 +67,8 @@ class Math {
   BlasMath blas_;
   std::unique_ptr<DnnMath> dnn_;
   std::unique_ptr<DnnAttention> attention_;
+  std::unique_ptr<DnnNorm> norms_;
+  std::unique_ptr<DnnPool> pools_;
   std::string obstacle_;
 };
 
@@ -105,7 +115,8 @@ int convolve_filter_gradient(void* math, const Convolution* shape, const void* x
 }
 
 const char* attention_obstacle(void* math, const Attention* shape, std::int32_t training) {
-  return math_of(math).attention_obstacle(*shape, training != 0);
+  Math& used = math_of(math);
+  return used.obstacle([&] { return used.attention().obstacle(*shape, training != 0); });
 }
 
 int attend(void* math, const Attention* shape, const void* qkv, void* out, float* statistics) {
@@ -123,12 +134,57 @@ int attend_gradient(void* math, const Attention* shape, const void* qkv, const v
   });
 }
 
-int plan_attention(const MathOptions* options, const char* device, const Attention* shape,
-                   AttentionPlan* plan) {
+const char* norm_obstacle(void* math, const BatchNorm* shape) {
+  Math& used = math_of(math);
+  return used.obstacle([&] { return used.norms().obstacle(*shape); });
+}
+
+const char* pool_obstacle(void* math, const Pool* shape) {
+  Math& used = math_of(math);
+  return used.obstacle([&] { return used.pools().obstacle(*shape); });
+}
+
+int normalise(void* math, const BatchNorm* shape, const void* x, const void* addend,
+              const float* gamma, const float* beta, void* y, float* mean, float* inverse) {
+  return guarded([&] {
+    Math& used = math_of(math);
+    used.norms().forward(*shape, x, addend, gamma, beta, y, mean, inverse, used.workspace());
+  });
+}
+
+int normalise_gradient(void* math, const BatchNorm* shape, const void* x, const void* y,
+                       const void* dy, const float* gamma, const float* mean, const float* inverse,
+                       void* dx, float* d_gamma, float* d_beta) {
+  return guarded([&] {
+    Math& used = math_of(math);
+    used.norms().backward(*shape, x, y, dy, gamma, mean, inverse, dx, d_gamma, d_beta,
+                          used.workspace());
+  });
+}
+
+int pool(void* math, const Pool* shape, const void* x, void* y, std::uint8_t* winners) {
+  return guarded([&] {
+    Math& used = math_of(math);
+    used.pools().forward(*shape, x, y, winners, used.workspace());
+  });
+}
+
+int pool_gradient(void* math, const Pool* shape, const void* dy, const std::uint8_t* winners,
+                  void* dx) {
+  return guarded([&] {
+    Math& used = math_of(math);
+    used.pools().backward(*shape, dy, winners, dx, used.workspace());
+  });
+}
+
+/// Part: what computes the shape.
+template <typename Part, typename Shape>
+int plan_with(const MathOptions* options, const char* device, const Shape* shape,
+              WorkspacePlan* plan) {
   *plan = {};
   return guarded([&] {
     const DnnLibrary library(options->dnn_library);
-    *plan = DnnAttention::planned(library, DnnTarget(library, device), *shape);
+    *plan = Part::planned(library, DnnTarget(library, device), *shape);
   });
 }
 
@@ -147,7 +203,15 @@ constinit const MathApi kMathApi{create,
                                  attention_obstacle,
                                  attend,
                                  attend_gradient,
-                                 plan_attention,
+                                 plan_with<DnnAttention, Attention>,
+                                 norm_obstacle,
+                                 pool_obstacle,
+                                 normalise,
+                                 normalise_gradient,
+                                 pool,
+                                 pool_gradient,
+                                 plan_with<DnnNorm, BatchNorm>,
+                                 plan_with<DnnPool, Pool>,
                                  workspace_bytes};
 
 }  // namespace paceline::cuda

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products and convolutions of the CUDA module: cuBLASLt and cuDNN, behind C's calling
-// convention (see abi.h).
+// Matrix products, convolutions, batch norms and pooling of the CUDA module: cuBLASLt and cuDNN,
+// behind C's calling convention (see abi.h).
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace paceline::cuda {
 struct MathOptions {
   std::int32_t tf32;         ///< fp32 products may run on tensor cores in TF32
   const char* blas_library;  ///< file of libcublasLt, 12 or 13; borrowed during the call
-  const char* dnn_library;   ///< of libcudnn, 9; opened by the first convolution; null: none comes
+  const char* dnn_library;   ///< of libcudnn, 9; opened when first needed; null: never
 };
 
 enum class Epilogue : std::int32_t { none, bias, bias_relu, bias_gelu };
@@ -75,13 +75,48 @@ struct Attention {
       equal_bits;  ///< equal calls give them; without, the gradient's sums are of any order
 };
 
+/// x̂ = (x − mean)·inverse over all samples and positions of a channel, inverse = 1/√(variance +
+/// epsilon), y = act(gamma·x̂ + beta (+ addend)). Tensors in `format`, NHWC; gamma, beta, mean and
+/// inverse [channels], fp32, as are their gradients and all sums.
+struct BatchNorm {
+  Precision format;
+  std::int32_t relu;    ///< y = max(0, …)
+  std::int32_t addend;  ///< whether there is one, shaped like y
+  std::int32_t masks;   ///< the gradient counts dy only where y > 0; an infinite one may give NaN
+  std::int64_t samples;
+  std::int64_t height;
+  std::int64_t width;
+  std::int64_t channels;
+  float epsilon;
+};
+
+enum class Pooling : std::int32_t { maximum, average };
+
+/// y[n, r, q, c] = the maximum or mean of x over a window, whose rows begin at r·stride − padding
+/// (columns likewise). Padding is in no maximum; a mean has none. Tensors in `format`, NHWC.
+struct Pool {
+  Precision format;
+  Pooling kind;
+  std::int64_t samples;
+  std::int64_t height;  ///< of the input
+  std::int64_t width;
+  std::int64_t channels;
+  std::int64_t rows;  ///< of the output
+  std::int64_t columns;
+  std::int64_t window_height;
+  std::int64_t window_width;
+  std::int64_t stride;
+  std::int64_t padding;
+};
+
 /// A Math's workspace from its first product on.
 inline constexpr std::size_t kProductWorkspace = std::size_t{32} << 20;
 /// An algorithm for a convolution that wants more is not taken.
 inline constexpr std::size_t kMostConvolutionWorkspace = std::size_t{1} << 30;
 
-struct AttentionPlan {
-  std::size_t workspace;  ///< bytes
+/// Bytes that two directions take of the workspace.
+struct WorkspacePlan {
+  std::size_t workspace;
   std::size_t gradient_workspace;
 };
 
@@ -111,7 +146,29 @@ struct MathApi {
   /// Plans both without a device: `device` is cuDNN's JSON of one's properties. Sets the bytes of
   /// workspace that each takes there.
   int (*plan_attention)(const MathOptions* options, const char* device, const Attention* shape,
-                        AttentionPlan* plan);
+                        WorkspacePlan* plan);
+  /// As with attention: why a batch norm or pooling of this shape, with its gradient, is not
+  /// computed here; the first call for a shape plans it.
+  const char* (*norm_obstacle)(void* math, const BatchNorm* shape);
+  const char* (*pool_obstacle)(void* math, const Pool* shape);
+  /// Of a training batch: also sets its mean and inverse. `addend` is null where there is none.
+  int (*normalise)(void* math, const BatchNorm* shape, const void* x, const void* addend,
+                   const float* gamma, const float* beta, void* y, float* mean, float* inverse);
+  /// dx, d_gamma and d_beta are overwritten, dx with the gradient through mean and inverse
+  /// included. y is null where the gradient does not mask.
+  int (*normalise_gradient)(void* math, const BatchNorm* shape, const void* x, const void* y,
+                            const void* dy, const float* gamma, const float* mean,
+                            const float* inverse, void* dx, float* d_gamma, float* d_beta);
+  /// winners [n, rows, columns, channels]: of a maximum its place in the window, for the gradient,
+  /// the first of equal ones; null for a mean.
+  int (*pool)(void* math, const Pool* shape, const void* x, void* y, std::uint8_t* winners);
+  int (*pool_gradient)(void* math, const Pool* shape, const void* dy, const std::uint8_t* winners,
+                       void* dx);
+  /// As plan_attention.
+  int (*plan_norm)(const MathOptions* options, const char* device, const BatchNorm* shape,
+                   WorkspacePlan* plan);
+  int (*plan_pool)(const MathOptions* options, const char* device, const Pool* shape,
+                   WorkspacePlan* plan);
   std::size_t (*workspace_bytes)(const void* math);  ///< held now, which is the most so far
 };
 

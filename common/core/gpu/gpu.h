@@ -109,10 +109,19 @@ enum class Fusing : std::uint8_t {
   always,   ///< where it has one
 };
 
+/// Who computes what both the program's own kernels and cuDNN can.
+enum class LayerEngine : std::uint8_t {
+  own,
+  either,  ///< cuDNN where it has a kernel
+  dnn,     ///< where it has none, that is an error
+};
+
 struct GpuOptions {
   int index = 0;      ///< among module.devices()
   bool tf32 = false;  ///< fp32 products on tensor cores
   Fusing attention = Fusing::ordered;
+  LayerEngine norm = LayerEngine::own;  ///< of batch norms in training that no ranks share
+  LayerEngine pool = LayerEngine::own;
   bool graphs = false;  ///< models queue a step that they know as CUDA graphs
   Nanoseconds timeout = GpuWaits::kUsualTimeout;  ///< of each wait of the host
   const AbortToken* abort = nullptr;              ///< ends waits; outlives the Gpu
@@ -150,6 +159,8 @@ class Gpu final : public Device {
   [[nodiscard]] const cuda::Api& api() const noexcept { return api_; }
   [[nodiscard]] int index() const noexcept { return index_; }
   [[nodiscard]] Fusing attention() const noexcept { return options_.attention; }
+  [[nodiscard]] LayerEngine norm() const noexcept { return options_.norm; }
+  [[nodiscard]] LayerEngine pool() const noexcept { return options_.pool; }
   [[nodiscard]] bool graphs() const noexcept { return options_.graphs; }
   /// The handle that cuda::MathApi takes; opens cuBLASLt (and cuDNN) at the first call. Throws
   /// Error naming the library that is missing.

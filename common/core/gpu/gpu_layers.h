@@ -23,11 +23,13 @@ using GpuContextPtr = std::shared_ptr<GpuContext>;
 [[nodiscard]] std::unique_ptr<Layer> make_gpu_conv2d(GpuContextPtr context, std::string name,
                                                      SampleShape input, const ConvShape& shape,
                                                      Activation activation, ReluMask mask);
-/// Running statistics (ForwardPass::buffers) are in the device's memory. sync_batch brings its
-/// statistics to the host for the reducer and back, so it waits for the GPU in forward and in
-/// backward; the other kinds never do.
+/// Where Gpu::norm() asks for it, cuDNN computes batch norms in training (kind batch alone); see
+/// computed_by_dnn in gpu_parts.h for what it throws. Running statistics (ForwardPass::buffers) are
+/// in the device's memory. sync_batch brings its statistics to the host for the reducer and back,
+/// so it waits for the GPU in forward and in backward; the other kinds never do.
 [[nodiscard]] std::unique_ptr<Layer> make_gpu_norm(GpuContextPtr context, std::string name,
                                                    SampleShape input, const NormSetup& setup);
+/// Pools: likewise with Gpu::pool(), in evaluation too.
 [[nodiscard]] std::unique_ptr<Layer> make_gpu_max_pool(GpuContextPtr context, std::string name,
                                                        SampleShape input, bool after_relu);
 [[nodiscard]] std::unique_ptr<Layer> make_gpu_window_max_pool(GpuContextPtr context,

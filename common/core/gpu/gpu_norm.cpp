@@ -29,22 +29,11 @@ class GpuNorm : public NormLayer {
   }
 
   void forward(const ForwardPass& pass) override {
+    reserve(pass.samples);
     const kernels::ColumnParts cut = cut_of(pass.samples);
-    context_->grow(statistics_, statistics_bytes(cut), "statistics of a norm");
     const Scratch scratch = carve(cut);
     find_statistics(pass, cut, scratch);
-    context_->with_format([&]<typename T>(T) {
-      const kernels::ColumnNormalise<T> normalise{as_stored<T>(pass.input),
-                                                  as_stored<T>(pass.output),
-                                                  as_stored<T>(pass.addend),
-                                                  mean(),
-                                                  inverse(cut),
-                                                  pass.weights,
-                                                  pass.weights + channels(),
-                                                  cut,
-                                                  setup().activation == Activation::relu};
-      gpu().rows(cut.units(), normalise, name());
-    });
+    normalise(pass, cut);
   }
 
   void backward(const BackwardPass& pass) override {
@@ -99,6 +88,11 @@ class GpuNorm : public NormLayer {
   };
 
   [[nodiscard]] Gpu& gpu() const noexcept { return context_->gpu(); }
+  [[nodiscard]] const GpuContext& context() const noexcept { return *context_; }
+  /// For what is kept of a batch.
+  void reserve(std::int64_t samples) {
+    context_->grow(statistics_, statistics_bytes(cut_of(samples)), "statistics of a norm");
+  }
   /// Kept from forward to backward.
   [[nodiscard]] float* mean() const noexcept { return statistics_.as<float>(); }
   [[nodiscard]] float* inverse(const kernels::ColumnParts& cut) const noexcept {
@@ -112,6 +106,22 @@ class GpuNorm : public NormLayer {
   /// Turns sums of dy and dy·x̂ into mean_dy and mean_dy_x.
   virtual void share_gradients(const BackwardPass& pass, const kernels::ColumnParts& cut,
                                const Scratch& scratch) = 0;
+
+  /// With mean() and inverse().
+  void normalise(const ForwardPass& pass, const kernels::ColumnParts& cut) const {
+    context_->with_format([&]<typename T>(T) {
+      const kernels::ColumnNormalise<T> row{as_stored<T>(pass.input),
+                                            as_stored<T>(pass.output),
+                                            as_stored<T>(pass.addend),
+                                            mean(),
+                                            inverse(cut),
+                                            pass.weights,
+                                            pass.weights + channels(),
+                                            cut,
+                                            setup().activation == Activation::relu};
+      gpu().rows(cut.units(), row, name());
+    });
+  }
 
   /// Fills `first` and `second` with the moments of every slab and column; rows >= 1.
   void take_moments(const ForwardPass& pass, const kernels::ColumnParts& cut,
@@ -151,24 +161,31 @@ class GpuNorm : public NormLayer {
   GpuMemory statistics_;
 };
 
-class GpuBatchNorm final : public GpuNorm {
+class GpuBatchNorm : public GpuNorm {
  public:
   using GpuNorm::GpuNorm;
 
- private:
+  void forward(const ForwardPass& pass) override {
+    if (pass.training) {
+      GpuNorm::forward(pass);
+      return;
+    }
+    reserve(pass.samples);
+    const kernels::ColumnParts cut = cut_of(pass.samples);
+    gpu().each(
+        channels(),
+        kernels::KeptStatistics{pass.buffers, mean(), inverse(cut), channels(), kNormEpsilon},
+        name());
+    normalise(pass, cut);
+  }
+
+ protected:
   [[nodiscard]] kernels::ColumnParts cut_of(std::int64_t samples) const override {
     return cut_columns(1, samples * positions(), channels());
   }
 
   void find_statistics(const ForwardPass& pass, const kernels::ColumnParts& cut,
                        const Scratch& scratch) override {
-    if (!pass.training) {
-      gpu().each(
-          channels(),
-          kernels::KeptStatistics{pass.buffers, mean(), inverse(cut), channels(), kNormEpsilon},
-          name());
-      return;
-    }
     if (cut.rows > 0) {
       take_moments(pass, cut, scratch);
     }
@@ -203,6 +220,7 @@ class GpuBatchNorm final : public GpuNorm {
     }
   }
 
+ private:
   [[nodiscard]] std::span<double> half(std::size_t which) noexcept {
     const std::size_t n = host_.size() / 2;
     return std::span(host_).subspan(which * n, n);
@@ -227,6 +245,81 @@ class GpuBatchNorm final : public GpuNorm {
 
   double count_ = 0.0;  // elements per channel, of all ranks where they share
   std::vector<double> host_;
+};
+
+/// A batch norm that cuDNN computes in training, where it can. What it keeps of a batch, and the
+/// running statistics, are GpuBatchNorm's, which computes all the rest.
+class GpuDnnBatchNorm final : public GpuBatchNorm {
+ public:
+  using GpuBatchNorm::GpuBatchNorm;
+
+  [[nodiscard]] ScratchAreas planned_scratch(const PlannedBatch& batch) const override {
+    return gpu().norm() == LayerEngine::dnn ? ScratchAreas{} : GpuBatchNorm::planned_scratch(batch);
+  }
+
+  void forward(const ForwardPass& pass) override {
+    addend_ = pass.addend != nullptr;
+    const cuda::BatchNorm shape = whole(pass.samples);
+    by_dnn_ = pass.training && computed_by_dnn(context(), gpu().norm(), obstacle(shape), *this,
+                                               pass.samples, "cuda.norm");
+    if (!by_dnn_) {
+      GpuBatchNorm::forward(pass);
+      return;
+    }
+    reserve(pass.samples);
+    const kernels::ColumnParts cut = cut_of(pass.samples);
+    gpu().check(
+        context().math().normalise(gpu().math(), &shape, pass.input, pass.addend, pass.weights,
+                                   pass.weights + channels(), pass.output, mean(), inverse(cut)),
+        name());
+    gpu().each(
+        channels(),
+        kernels::RunningStatistics{mean(), inverse(cut), pass.buffers, channels(),
+                                   static_cast<double>(cut.rows), setup().momentum, kNormEpsilon},
+        name());
+  }
+
+  /// An addend's gradient is the masked one, so that is stored; else cuDNN masks as it reads.
+  void backward(const BackwardPass& pass) override {
+    if (!by_dnn_ || pass.d_input == nullptr) {
+      GpuBatchNorm::backward(pass);
+      return;
+    }
+    if (masks() && addend_) {
+      context().with_format([&]<typename T>(T) {
+        gpu().each(pass.samples * output_shape().elements(),
+                   kernels::MaskedByRelu<T>{as_stored<T>(pass.output), as_stored<T>(pass.d_output)},
+                   name());
+      });
+    }
+    const cuda::BatchNorm shape = whole(pass.samples);
+    gpu().check(context().math().normalise_gradient(gpu().math(), &shape, pass.input, pass.output,
+                                                    pass.d_output, pass.weights, mean(),
+                                                    inverse(cut_of(pass.samples)), pass.d_input,
+                                                    pass.gradients, pass.gradients + channels()),
+                name());
+  }
+
+ private:
+  [[nodiscard]] const char* obstacle(const cuda::BatchNorm& shape) const {
+    return context().math().norm_obstacle(gpu().math(), &shape);
+  }
+  [[nodiscard]] cuda::BatchNorm whole(std::int64_t samples) const noexcept {
+    cuda::BatchNorm shape{};
+    shape.format = context().format();
+    shape.relu = setup().activation == Activation::relu ? 1 : 0;
+    shape.addend = addend_ ? 1 : 0;
+    shape.masks = masks() && !addend_ ? 1 : 0;
+    shape.samples = samples;
+    shape.height = input_shape().height;
+    shape.width = input_shape().width;
+    shape.channels = channels();
+    shape.epsilon = static_cast<float>(kNormEpsilon);
+    return shape;
+  }
+
+  bool addend_ = false;  // of the last forward, as the next
+  bool by_dnn_ = false;
 };
 
 class GpuGroupNorm final : public GpuNorm {
@@ -263,6 +356,9 @@ class GpuGroupNorm final : public GpuNorm {
 
 std::unique_ptr<Layer> make_gpu_norm(GpuContextPtr context, std::string name, SampleShape input,
                                      const NormSetup& setup) {
+  if (setup.kind == NormKind::batch && context->gpu().norm() != LayerEngine::own) {
+    return std::make_unique<GpuDnnBatchNorm>(std::move(context), std::move(name), input, setup);
+  }
   if (setup.kind == NormKind::batch || setup.kind == NormKind::sync_batch) {
     return std::make_unique<GpuBatchNorm>(std::move(context), std::move(name), input, setup);
   }

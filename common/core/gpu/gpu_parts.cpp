@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/core/gpu/gpu_parts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "common/base/error.h"
 #include "common/core/kernels_stored.h"
 
 namespace paceline {
@@ -15,6 +18,22 @@ kernels::ColumnParts cut_columns(std::int64_t slabs, std::int64_t rows, std::int
   const std::int64_t most = (rows + kLeastRows - 1) / kLeastRows;
   cut.parts = std::max<std::int64_t>(1, std::min(wanted, most));
   return cut;
+}
+
+bool computed_by_dnn(const GpuContext& context, LayerEngine engine, const char* obstacle,
+                     const Layer& layer, std::int64_t samples, std::string_view key) {
+  if (obstacle == nullptr) {
+    return true;
+  }
+  if (engine != LayerEngine::dnn) {
+    return false;
+  }
+  const SampleShape& in = layer.input_shape();
+  throw Error(fmt::format(
+      "{} = cudnn: layer {} over {}x{}x{}x{} (samples, height, width, channels) in {}: {}; allowed "
+      "for it: own, or auto, which takes cuDNN for the layers that it computes",
+      key, layer.name(), samples, in.height, in.width, in.channels,
+      precision_name(context.format()), obstacle));
 }
 
 void queue_bias_gradient(GpuContext& context, const float* y, float* dy, float* bias,

@@ -3,15 +3,24 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "common/core/gpu/gpu_context.h"
 #include "common/core/kernels_columns.h"
+#include "common/core/layer.h"
 
 namespace paceline {
 
 /// Cuts a batch so that a GPU has warps enough, each with rows enough.
 [[nodiscard]] kernels::ColumnParts cut_columns(std::int64_t slabs, std::int64_t rows,
                                                std::int64_t columns);
+
+/// Whether cuDNN computes a layer where `engine` is asked to; `obstacle` is cuDNN's reason why not,
+/// null where there is none. Throws Error naming the layer, its shape for `samples`, the reason,
+/// and what to set for `key` where engine is dnn and there is one.
+[[nodiscard]] bool computed_by_dnn(const GpuContext& context, LayerEngine engine,
+                                   const char* obstacle, const Layer& layer, std::int64_t samples,
+                                   std::string_view key);
 
 /// dy [rows, columns] of the context's format: masked by y > 0 where there is a y, then
 /// bias[c] = Σ dy. Takes scratch area 3.

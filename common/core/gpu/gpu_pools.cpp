@@ -1,16 +1,94 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/core/gpu/gpu_layers.h"
+#include "common/core/gpu/gpu_parts.h"
 #include "common/core/kernels_stored.h"
 
 namespace paceline {
 
 namespace {
 
+/// Pooling of a layer through cuDNN, where cuda.pool asks for it and cuDNN computes it.
+class DnnPooling {
+ public:
+  /// `windows`: how the layer pools; its samples and format are set here.
+  DnnPooling(const GpuContext& context, const cuda::Pool& windows)
+      : context_(context), shape_(windows) {
+    shape_.format = context.format();
+  }
+
+  /// False where nothing was queued: the layer's own kernels are to pool. Throws Error as
+  /// computed_by_dnn does.
+  bool forward(const Layer& layer, const ForwardPass& pass, std::uint8_t* winners) {
+    shape_.samples = pass.samples;
+    used_ = context_.gpu().pool() != LayerEngine::own &&
+            computed_by_dnn(context_, context_.gpu().pool(),
+                            context_.math().pool_obstacle(context_.gpu().math(), &shape_), layer,
+                            pass.samples, "cuda.pool");
+    if (used_) {
+      context_.gpu().check(
+          context_.math().pool(context_.gpu().math(), &shape_, pass.input, pass.output, winners),
+          layer.name());
+    }
+    return used_;
+  }
+  /// Of the forward before, of which it answers as that did.
+  [[nodiscard]] bool backward(const Layer& layer, const BackwardPass& pass,
+                              const std::uint8_t* winners) const {
+    if (used_) {
+      context_.gpu().check(context_.math().pool_gradient(context_.gpu().math(), &shape_,
+                                                         pass.d_output, winners, pass.d_input),
+                           layer.name());
+    }
+    return used_;
+  }
+  [[nodiscard]] bool used() const noexcept { return used_; }
+
+ private:
+  const GpuContext& context_;
+  cuda::Pool shape_;
+  bool used_ = false;
+};
+
+/// Of windows over `in`, without samples.
+cuda::Pool maxima_of(const SampleShape& in, const SampleShape& out, std::int64_t window,
+                     std::int64_t stride, std::int64_t padding) {
+  return {Precision::fp32,
+          cuda::Pooling::maximum,
+          0,
+          in.height,
+          in.width,
+          in.channels,
+          out.height,
+          out.width,
+          window,
+          window,
+          stride,
+          padding};
+}
+
+cuda::Pool mean_of(const SampleShape& in) {
+  return {Precision::fp32,
+          cuda::Pooling::average,
+          0,
+          in.height,
+          in.width,
+          in.channels,
+          1,
+          1,
+          in.height,
+          in.width,
+          1,
+          0};
+}
+
 /// A maximum whose winners are kept from forward to backward.
 class GpuPool : public Layer {
  public:
-  GpuPool(GpuContextPtr context, std::string name, SampleShape input, SampleShape output)
-      : Layer(std::move(name), input, output), context_(std::move(context)) {}
+  GpuPool(GpuContextPtr context, std::string name, const SampleShape& input,
+          const SampleShape& output, const cuda::Pool& windows)
+      : Layer(std::move(name), input, output),
+        context_(std::move(context)),
+        dnn_(*context_, windows) {}
 
   [[nodiscard]] Rounding rounding() const noexcept override { return Rounding::nothing; }
   [[nodiscard]] std::size_t held_bytes() const noexcept override { return winners_.size(); }
@@ -26,17 +104,19 @@ class GpuPool : public Layer {
     return winners();
   }
   [[nodiscard]] std::uint8_t* winners() const noexcept { return winners_.as<std::uint8_t>(); }
+  [[nodiscard]] DnnPooling& dnn() noexcept { return dnn_; }
 
  private:
   GpuContextPtr context_;
+  DnnPooling dnn_;
   GpuMemory winners_;
 };
 
 class GpuMaxPool final : public GpuPool {
  public:
-  GpuMaxPool(GpuContextPtr context, std::string name, SampleShape input, bool after_relu)
-      : GpuPool(std::move(context), std::move(name), input,
-                {input.height / 2, input.width / 2, input.channels}),
+  GpuMaxPool(GpuContextPtr context, std::string name, const SampleShape& input, bool after_relu)
+      : GpuPool(std::move(context), std::move(name), input, halved(input),
+                maxima_of(input, halved(input), 2, 2, 0)),
         after_relu_(after_relu) {}
 
   [[nodiscard]] double flops() const override {
@@ -45,6 +125,9 @@ class GpuMaxPool final : public GpuPool {
 
   void forward(const ForwardPass& pass) override {
     std::uint8_t* const winner = reserve(pass.samples);
+    if (dnn().forward(*this, pass, winner)) {
+      return;
+    }
     context().with_format([&]<typename T>(T) {
       const kernels::BasicMaxPoolForward<T> row{as_stored<T>(pass.input), as_stored<T>(pass.output),
                                                 winner, geometry()};
@@ -56,6 +139,12 @@ class GpuMaxPool final : public GpuPool {
     if (pass.d_input == nullptr) {
       return;
     }
+    if (after_relu_ && dnn().used()) {
+      mask(pass);
+    }
+    if (dnn().backward(*this, pass, winners())) {
+      return;
+    }
     context().with_format([&]<typename T>(T) {
       const kernels::BasicMaxPoolBackward<T> row{
           as_stored<T>(pass.output),  winners(),  as_stored<T>(pass.d_output),
@@ -65,6 +154,15 @@ class GpuMaxPool final : public GpuPool {
   }
 
  private:
+  [[nodiscard]] static SampleShape halved(const SampleShape& input) noexcept {
+    return {input.height / 2, input.width / 2, input.channels};
+  }
+  void mask(const BackwardPass& pass) const {
+    context().with_format([&]<typename T>(T) {
+      const kernels::MaskedByRelu<T> masked{as_stored<T>(pass.output), as_stored<T>(pass.d_output)};
+      context().gpu().each(pass.samples * output_shape().elements(), masked, name());
+    });
+  }
   [[nodiscard]] kernels::PoolGeometry geometry() const noexcept {
     return {input_shape().height, input_shape().width, input_shape().channels};
   }
@@ -73,10 +171,11 @@ class GpuMaxPool final : public GpuPool {
 
 class GpuWindowMaxPool final : public GpuPool {
  public:
-  GpuWindowMaxPool(GpuContextPtr context, std::string name, SampleShape input,
+  GpuWindowMaxPool(GpuContextPtr context, std::string name, const SampleShape& input,
                    const kernels::WindowGeometry& geometry)
-      : GpuPool(std::move(context), std::move(name), input,
-                {geometry.rows, geometry.columns, geometry.channels}),
+      : GpuPool(
+            std::move(context), std::move(name), input, pooled(geometry),
+            maxima_of(input, pooled(geometry), geometry.kernel, geometry.stride, geometry.padding)),
         geometry_(geometry) {}
 
   [[nodiscard]] double flops() const override {
@@ -85,6 +184,9 @@ class GpuWindowMaxPool final : public GpuPool {
 
   void forward(const ForwardPass& pass) override {
     std::uint8_t* const winner = reserve(pass.samples);
+    if (dnn().forward(*this, pass, winner)) {
+      return;
+    }
     context().with_format([&]<typename T>(T) {
       const kernels::BasicWindowMaxForward<T> row{as_stored<T>(pass.input),
                                                   as_stored<T>(pass.output), winner, geometry_};
@@ -93,7 +195,7 @@ class GpuWindowMaxPool final : public GpuPool {
   }
 
   void backward(const BackwardPass& pass) override {
-    if (pass.d_input == nullptr) {
+    if (pass.d_input == nullptr || dnn().backward(*this, pass, winners())) {
       return;
     }
     context().with_format([&]<typename T>(T) {
@@ -104,13 +206,18 @@ class GpuWindowMaxPool final : public GpuPool {
   }
 
  private:
+  [[nodiscard]] static SampleShape pooled(const kernels::WindowGeometry& geometry) noexcept {
+    return {geometry.rows, geometry.columns, geometry.channels};
+  }
   kernels::WindowGeometry geometry_;
 };
 
 class GpuGlobalAverage final : public Layer {
  public:
   GpuGlobalAverage(GpuContextPtr context, std::string name, SampleShape input)
-      : Layer(std::move(name), input, {1, 1, input.channels}), context_(std::move(context)) {}
+      : Layer(std::move(name), input, {1, 1, input.channels}),
+        context_(std::move(context)),
+        dnn_(*context_, mean_of(input)) {}
 
   [[nodiscard]] double flops() const override {
     return static_cast<double>(input_shape().elements());
@@ -118,6 +225,9 @@ class GpuGlobalAverage final : public Layer {
   [[nodiscard]] Rounding rounding() const noexcept override { return Rounding::activations; }
 
   void forward(const ForwardPass& pass) override {
+    if (dnn_.forward(*this, pass, nullptr)) {
+      return;
+    }
     context_->with_format([&]<typename T>(T) {
       const kernels::ChannelAverage<T> mean{as_stored<T>(pass.input), as_stored<T>(pass.output),
                                             positions(), input_shape().channels};
@@ -126,7 +236,7 @@ class GpuGlobalAverage final : public Layer {
   }
 
   void backward(const BackwardPass& pass) override {
-    if (pass.d_input == nullptr) {
+    if (pass.d_input == nullptr || dnn_.backward(*this, pass, nullptr)) {
       return;
     }
     context_->with_format([&]<typename T>(T) {
@@ -142,6 +252,7 @@ class GpuGlobalAverage final : public Layer {
     return input_shape().height * input_shape().width;
   }
   GpuContextPtr context_;
+  DnnPooling dnn_;
 };
 
 }  // namespace

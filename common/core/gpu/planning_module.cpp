@@ -70,6 +70,11 @@ const char* unknown_attention(void* /*math*/, const cuda::Attention* shape,
                                 : nullptr;
 }
 
+template <typename Shape>
+const char* unknown_layer(void* /*math*/, const Shape* /*shape*/) {
+  return "which layers cuDNN computes is known on the GPU alone";
+}
+
 std::size_t no_workspace(const void* /*math*/) {
   return 0;
 }
@@ -90,6 +95,14 @@ cuda::MathApi refusing_math() {
   math.attend = refuse;
   math.attend_gradient = refuse;
   math.plan_attention = refuse;
+  math.norm_obstacle = unknown_layer;
+  math.pool_obstacle = unknown_layer;
+  math.normalise = refuse;
+  math.normalise_gradient = refuse;
+  math.pool = refuse;
+  math.pool_gradient = refuse;
+  math.plan_norm = refuse;
+  math.plan_pool = refuse;
   math.workspace_bytes = no_workspace;
   return math;
 }

@@ -51,8 +51,8 @@ TEST_P(WinogradGradient, MatchesCentralDifferences) {
 INSTANTIATE_TEST_SUITE_P(
     Shapes, WinogradGradient,
     testing::Values(WinogradCase{{4, 4, 16}, 16, 1, false, Activation::none, 1},
-                    WinogradCase{{5, 3, 16}, 32, 1, true, Activation::relu, 1},
-                    WinogradCase{{3, 4, 32}, 16, 0, true, Activation::none, 2},
+                    WinogradCase{{5, 3, 16}, 16, 1, true, Activation::relu, 1},
+                    WinogradCase{{3, 4, 32}, 16, 0, true, Activation::none, 1},
                     WinogradCase{{2, 3, 16}, 16, 2, false, Activation::none, 1},
                     WinogradCase{{1, 1, 16}, 16, 1, true, Activation::none, 3}));
 
@@ -75,7 +75,8 @@ Passed pass_through(Layer& layer, std::int64_t samples, const std::vector<float>
   return out;
 }
 
-/// Several blocks of tiles with a remainder, and channels of either block's size.
+/// Several blocks of tiles with a remainder, and channels of either block's size. Without ReLU: an
+/// output whose sign is a matter of rounding would pass its gradient on in one of both alone.
 class WinogradBesideDirect : public testing::TestWithParam<WinogradCase> {};
 
 TEST_P(WinogradBesideDirect, AgreesOnManyTiles) {
@@ -98,7 +99,7 @@ TEST_P(WinogradBesideDirect, AgreesOnManyTiles) {
 INSTANTIATE_TEST_SUITE_P(
     Shapes, WinogradBesideDirect,
     testing::Values(WinogradCase{{32, 32, 16}, 16, 1, false, Activation::none, 3},
-                    WinogradCase{{13, 11, 48}, 64, 1, true, Activation::relu, 5},
+                    WinogradCase{{13, 11, 48}, 64, 1, true, Activation::none, 5},
                     WinogradCase{{15, 9, 32}, 80, 0, true, Activation::none, 4},
                     WinogradCase{{7, 7, 144}, 128, 1, false, Activation::none, 9}));
 

@@ -187,31 +187,53 @@ void add_products(const Planes& v, const Planes& z, std::int64_t tiles, float* u
   }
 }
 
-/// y = act(bias + x ⋆ u) with transformed weights u.
-void correlate(const Problem& p, const float* x, const float* u, const float* bias, bool relu,
-               float* y, float* scratch) {
+/// The scratch of a call.
+struct Block {
+  std::int64_t tiles;  ///< at most
+  float* zeros;        ///< a pixel of the input
+  float* u;            ///< transformed weights, or their gradient
+  Planes from;         ///< transformed inputs
+  Planes to;           ///< transformed outputs, or their gradients
+
+  Block(const Problem& p, float* scratch)
+      : tiles(block_tiles(std::max(p.input.channels, p.output.channels))),
+        zeros(scratch),
+        u(zeros + p.input.channels),
+        from(tiles, p.input.channels, u + kPositions * p.input.channels * p.output.channels),
+        to(tiles, p.output.channels, from.values + Planes::elements(tiles, p.input.channels)) {
+    std::fill_n(zeros, p.input.channels, 0.0F);
+  }
+};
+
+/// `count` tiles of x from `tile` on, which moves on.
+void transform_inputs(const Problem& p, const float* x, std::int64_t count, TileCursor& tile,
+                      const Block& block) {
+  for (std::int64_t t = 0; t < count; ++t, tile.advance()) {
+    transform_input(x + tile.sample * p.input.elements(), p.input, 2 * tile.row - p.padding,
+                    2 * tile.column - p.padding, block.zeros, block.from.tile(t),
+                    block.from.stride);
+  }
+}
+
+/// y = act(bias + x ⋆ u) with the block's transformed weights.
+void correlate(const Problem& p, const float* x, const Block& block, const float* bias, bool relu,
+               float* y) {
   const std::int64_t from = p.input.channels;
   const std::int64_t to = p.output.channels;
-  const std::int64_t tiles = block_tiles(std::max(from, to));
-  std::fill_n(scratch, from, 0.0F);
-  const Planes v(tiles, from, scratch + from);
-  const Planes m(tiles, to, v.values + Planes::elements(tiles, from));
   TileCursor reader(p.output);
   TileCursor writer(p.output);
-  for (std::int64_t left = p.samples * reader.per_sample(); left > 0; left -= tiles) {
-    const std::int64_t count = std::min(left, tiles);
-    for (std::int64_t t = 0; t < count; ++t, reader.advance()) {
-      transform_input(x + reader.sample * p.input.elements(), p.input, 2 * reader.row - p.padding,
-                      2 * reader.column - p.padding, scratch, v.tile(t), v.stride);
-    }
+  for (std::int64_t left = p.samples * reader.per_sample(); left > 0; left -= block.tiles) {
+    const std::int64_t count = std::min(left, block.tiles);
+    transform_inputs(p, x, count, reader, block);
     for (std::int64_t position = 0; position < kPositions; ++position) {
       for (std::int64_t column = 0; column < to; column += kColumns) {
-        multiply(count, v.plane(position), from, u + filter_index(position, 0, column, from, to),
-                 m.plane(position) + column, to);
+        multiply(count, block.from.plane(position), from,
+                 block.u + filter_index(position, 0, column, from, to),
+                 block.to.plane(position) + column, to);
       }
     }
     for (std::int64_t t = 0; t < count; ++t, writer.advance()) {
-      transform_output(m.tile(t), m.stride, p.output,
+      transform_output(block.to.tile(t), block.to.stride, p.output,
                        tile_pixels(y + writer.sample * p.output.elements(), p.output,
                                    2 * writer.row, 2 * writer.column),
                        bias, relu);
@@ -240,55 +262,53 @@ std::size_t scratch_elements(const SampleShape& input, std::int64_t outputs) noe
 
 void forward(const Problem& problem, const float* x, const float* weights, const float* bias,
              bool relu, float* y, float* scratch) {
+  const Block block(problem, scratch);
   const std::int64_t from = problem.input.channels;
   const std::int64_t to = problem.output.channels;
   for_each_filter(weights, to, from, [&](std::int64_t o, std::int64_t i, const float* g) {
     Filter filter;
     std::copy_n(g, filter.size(), filter.begin());
-    put_filter(transform_filter(filter), scratch + filter_index(0, i, o, from, to), from * to);
+    put_filter(transform_filter(filter), block.u + filter_index(0, i, o, from, to), from * to);
   });
-  correlate(problem, x, scratch, bias, relu, y, scratch + kPositions * from * to);
+  correlate(problem, x, block, bias, relu, y);
 }
 
 /// A convolution of d_y with the weights turned by half a turn and their channels exchanged.
 void input_gradient(const Problem& problem, const float* d_y, const float* weights, float* d_x,
                     float* scratch) {
-  const std::int64_t from = problem.output.channels;
-  const std::int64_t to = problem.input.channels;
+  const Problem turned{problem.samples, problem.output, problem.input, 2 - problem.padding};
+  const Block block(turned, scratch);
+  const std::int64_t from = turned.input.channels;
+  const std::int64_t to = turned.output.channels;
   for_each_filter(weights, from, to, [&](std::int64_t o, std::int64_t i, const float* g) {
     Filter filter;
     std::reverse_copy(g, g + filter.size(), filter.begin());
-    put_filter(transform_filter(filter), scratch + filter_index(0, o, i, from, to), from * to);
+    put_filter(transform_filter(filter), block.u + filter_index(0, o, i, from, to), from * to);
   });
-  correlate({problem.samples, problem.output, problem.input, 2 - problem.padding}, d_y, scratch,
-            nullptr, false, d_x, scratch + kPositions * from * to);
+  correlate(turned, d_y, block, nullptr, false, d_x);
 }
 
 /// The adjoint of forward in its weights, transform by transform.
 void weight_gradient(const Problem& p, const float* x, const float* d_y, float* d_weights,
                      float* scratch) {
+  const Block block(p, scratch);
   const std::int64_t from = p.input.channels;
   const std::int64_t to = p.output.channels;
-  const std::int64_t tiles = block_tiles(std::max(from, to));
-  float* u = scratch + from;
-  std::fill_n(scratch, from, 0.0F);
-  std::fill_n(u, kPositions * from * to, 0.0F);
-  const Planes v(tiles, from, u + kPositions * from * to);
-  const Planes z(tiles, to, v.values + Planes::elements(tiles, from));
-  TileCursor tile(p.output);
-  for (std::int64_t left = p.samples * tile.per_sample(); left > 0; left -= tiles) {
-    const std::int64_t count = std::min(left, tiles);
-    for (std::int64_t t = 0; t < count; ++t, tile.advance()) {
-      transform_input(x + tile.sample * p.input.elements(), p.input, 2 * tile.row - p.padding,
-                      2 * tile.column - p.padding, scratch, v.tile(t), v.stride);
-      transform_gradient(tile_pixels(d_y + tile.sample * p.output.elements(), p.output,
-                                     2 * tile.row, 2 * tile.column),
-                         to, z.tile(t), z.stride);
+  std::fill_n(block.u, kPositions * from * to, 0.0F);
+  TileCursor inputs(p.output);
+  TileCursor gradients(p.output);
+  for (std::int64_t left = p.samples * inputs.per_sample(); left > 0; left -= block.tiles) {
+    const std::int64_t count = std::min(left, block.tiles);
+    transform_inputs(p, x, count, inputs, block);
+    for (std::int64_t t = 0; t < count; ++t, gradients.advance()) {
+      transform_gradient(tile_pixels(d_y + gradients.sample * p.output.elements(), p.output,
+                                     2 * gradients.row, 2 * gradients.column),
+                         to, block.to.tile(t), block.to.stride);
     }
-    add_products(v, z, count, u);
+    add_products(block.from, block.to, count, block.u);
   }
   for_each_filter(d_weights, to, from, [&](std::int64_t o, std::int64_t i, float* g) {
-    const float* first = u + filter_index(0, i, o, from, to);
+    const float* first = block.u + filter_index(0, i, o, from, to);
     std::array<float, kPositions> sums;
     for (std::size_t position = 0; position < sums.size(); ++position) {
       sums[position] = first[static_cast<std::int64_t>(position) * from * to];

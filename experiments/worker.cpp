@@ -29,8 +29,9 @@ constexpr std::int64_t kSyntheticTest = 1000;
 constexpr std::int64_t kSparseTrain = 20000;
 constexpr std::int64_t kSparseTest = 4000;
 
-/// A transfer between two ranks shows what the emulated link really gives; a link that is off by
-/// more than allowed is measured again before it is an error.
+/// A transfer between two ranks shows what the emulated link really gives. One that is off by more
+/// than allowed is measured again for a while before it is an error: a busy machine has moments in
+/// which it holds a transfer up.
 LinkSummary measure(const std::string& key, const std::string& requested, Transport& transport,
                     const WorkerContext& context, int peer) {
   LinkSummary summary;
@@ -41,9 +42,11 @@ LinkSummary measure(const std::string& key, const std::string& requested, Transp
     return summary;
   }
   constexpr double kAllowed = 0.03;
-  constexpr int kTries = 8;
+  constexpr double kMostSeconds = 10.0;
+  const double patience_s =
+      std::min(kMostSeconds, seconds(context.config.comm.timeout.count()) / 2);
   double off = 0.0;
-  for (int attempt = 0; attempt < kTries; ++attempt) {
+  for (double spent_s = 0.0; spent_s < patience_s;) {
     const LinkMeasurement measured = measure_link(transport, 0, peer, spec.bytes_per_second,
                                                   Deadline::after(context.config.comm.timeout));
     summary.measured_bits_per_second = measured.bytes_per_second * 8.0;
@@ -52,11 +55,13 @@ LinkSummary measure(const std::string& key, const std::string& requested, Transp
     if (std::abs(off) <= kAllowed) {
       return summary;
     }
+    spent_s += measured.took_s;
   }
-  throw Error(
-      fmt::format("{} = \"{}\": the emulated link gave {:.1f}% of the rate asked for; at "
-                  "most 3% off is allowed (is this machine overloaded?)",
-                  key, requested, 100.0 * (1.0 + off)));
+  throw Error(fmt::format(
+      "{} = \"{}\": the emulated link gave {:.1f}% of the rate asked for; at "
+      "most 3% off is allowed (other work holds this machine's cores: end it, or ask for a "
+      "slower link or none)",
+      key, requested, 100.0 * (1.0 + off)));
 }
 
 struct Links {

@@ -21,7 +21,7 @@ void PacedSender::enqueue(Outgoing message) {
   bytes_ += bytes;
   if (fabric_ != nullptr && !message.payload.empty() && fabric_->link(node_, peer.node).shaped()) {
     message.header.flags |= kFlagStamped;
-    peer.flows.push_back({message.header, bytes, message.priority, 0});
+    peer.flows.push_back({message.header, bytes, message.priority, now_ns(), 0});
   }
   peer.ready.push_back(std::move(message));
 }
@@ -63,7 +63,7 @@ bool PacedSender::begin_piece() {
                          [](const Flow& a, const Flow& b) { return a.priority < b.priority; });
     const std::size_t bytes = std::min(first->left, kNicPieceBytes);
     piece_ = Piece{p, static_cast<std::size_t>(first - flows.begin()), bytes,
-                   fabric_->reserve_egress(node_, peers_[p].node, bytes)};
+                   fabric_->reserve_egress(node_, peers_[p].node, bytes, first->queued_ns)};
     return true;
   }
   return false;

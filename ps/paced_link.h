@@ -44,6 +44,7 @@ class PacedSender {
     Header header;  ///< of the message that the bytes belong to
     std::size_t left = 0;
     int priority = 0;
+    std::int64_t queued_ns = 0;
     std::int64_t arrive_ns = 0;
   };
   struct Peer {

@@ -33,10 +33,12 @@ inline constexpr std::size_t kNicPieceBytes = 16 * 1024;
 /// The clocks of all nodes. Lock-free; any thread of any process of the job.
 ///
 /// A sender does, for each piece:
-///     depart = fabric.reserve_egress(src, dst, bytes);   // egress begins at `depart`
+///     depart = fabric.reserve_egress(src, dst, bytes, ready);   // egress begins at `depart`
 ///     wait until `depart` (it may run ahead by kNicLookahead)
 ///     arrive = fabric.reserve_ingress(src, dst, bytes, depart);
 /// and passes `arrive` along; the receiver shows the piece to its user no earlier than `arrive`.
+/// `ready` is when the bytes were given to the card: one that is late to book its next piece (its
+/// machine had no core for it) does not idle the wire, as a real card's queue would not.
 class NicFabric {
  public:
   /// Collective over `members`: member 0 makes the segment, the rest map it; nothing is left in the
@@ -46,8 +48,8 @@ class NicFabric {
   virtual ~NicFabric() = default;
 
   [[nodiscard]] virtual const LinkSpec& link(int src_node, int dst_node) const noexcept = 0;
-  [[nodiscard]] virtual std::int64_t reserve_egress(int src_node, int dst_node,
-                                                    std::size_t bytes) noexcept = 0;
+  [[nodiscard]] virtual std::int64_t reserve_egress(int src_node, int dst_node, std::size_t bytes,
+                                                    std::int64_t ready_ns) noexcept = 0;
   [[nodiscard]] virtual std::int64_t reserve_ingress(int src_node, int dst_node, std::size_t bytes,
                                                      std::int64_t depart_ns) noexcept = 0;
 };

@@ -10,7 +10,8 @@
 namespace paceline {
 
 std::uint64_t Link::post_send(std::span<const std::byte> data) {
-  sends_.push_back({.data = data.data(), .bytes = data.size()});
+  sends_.push_back(
+      {.data = data.data(), .bytes = data.size(), .posted_ns = pacer_.shaped() ? now_ns() : 0});
   return ++sends_posted_;
 }
 

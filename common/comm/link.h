@@ -53,6 +53,7 @@ class Link {
   struct Send {
     const std::byte* data;
     std::size_t bytes;
+    std::int64_t posted_ns = 0;     ///< where the link is shaped
     std::size_t moved = 0;          ///< bytes handed over
     std::uint64_t complete_at = 0;  ///< the subclass's mark that completes it
   };

@@ -41,18 +41,20 @@ double timed_round(Transport& transport, int peer, std::span<const std::byte> da
 
 LinkMeasurement drive(Transport& transport, int peer, std::span<const std::byte> data,
                       const Deadline& deadline) {
+  const std::int64_t begin = now_ns();
   std::vector<double> round_trips;
   for (int i = 0; i < kRoundTrips; ++i) {
     round_trips.push_back(timed_round(transport, peer, {}, deadline));
   }
   LinkMeasurement result;
   result.round_trip_s = median(round_trips);
-  std::vector<double> transfers;
-  for (int i = 0; i < kTransfers; ++i) {
-    transfers.push_back(timed_round(transport, peer, data, deadline));
+  double transfer_s = timed_round(transport, peer, data, deadline);
+  for (int i = 1; i < kTransfers; ++i) {
+    transfer_s = std::min(transfer_s, timed_round(transport, peer, data, deadline));
   }
-  const double transfer_s = std::max(median(transfers) - result.round_trip_s, 1e-9);
-  result.bytes_per_second = static_cast<double>(data.size()) / transfer_s;
+  transfer_s -= *std::min_element(round_trips.begin(), round_trips.end());
+  result.bytes_per_second = static_cast<double>(data.size()) / std::max(transfer_s, 1e-9);
+  result.took_s = seconds(now_ns() - begin);
   return result;
 }
 

@@ -180,7 +180,7 @@ bool MemoryLink::push_piece(Send& send) {
     frame.kind = FrameKind::inline_bytes;
     frame.length = std::min(left, kInlineBytes);
     if (pacer_.shaped()) {
-      const std::optional<std::int64_t> arrive = pacer_.depart(frame.length);
+      const std::optional<std::int64_t> arrive = pacer_.depart(frame.length, send.posted_ns);
       if (!arrive) {
         return false;
       }

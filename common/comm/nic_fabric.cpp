@@ -34,15 +34,15 @@ class SharedNicFabric final : public NicFabric {
     return src_node == dst_node ? intra_ : inter_;
   }
 
-  [[nodiscard]] std::int64_t reserve_egress(int src_node, int dst_node,
-                                            std::size_t bytes) noexcept override {
+  [[nodiscard]] std::int64_t reserve_egress(int src_node, int dst_node, std::size_t bytes,
+                                            std::int64_t ready_ns) noexcept override {
     const LinkSpec& spec = link(src_node, dst_node);
     if (!spec.shaped()) {
-      return now_ns();
+      return ready_ns;
     }
     NodeClocks& node = clocks(src_node);
     NicClock& clock = src_node == dst_node ? node.intra_egress : node.egress;
-    return clock.reserve(now_ns(), wire_ns(bytes, spec.bytes_per_second));
+    return clock.reserve(ready_ns, wire_ns(bytes, spec.bytes_per_second));
   }
 
   [[nodiscard]] std::int64_t reserve_ingress(int src_node, int dst_node, std::size_t bytes,

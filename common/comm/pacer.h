@@ -26,11 +26,13 @@ class Pacer {
 
   [[nodiscard]] bool shaped() const noexcept { return fabric_ != nullptr; }
 
-  /// Asks to send the flow's next piece (the same `bytes` until granted). Returns the time at which
-  /// it arrives, or nothing while it is too early to hand it to the real transport.
-  [[nodiscard]] std::optional<std::int64_t> depart(std::size_t bytes) noexcept {
+  /// Asks to send the flow's next piece (the same `bytes` until granted), which was there to be
+  /// sent at `ready_ns`. Returns the time at which it arrives, or nothing while it is too early to
+  /// hand it to the real transport.
+  [[nodiscard]] std::optional<std::int64_t> depart(std::size_t bytes,
+                                                   std::int64_t ready_ns) noexcept {
     if (depart_ns_ == kNever) {
-      depart_ns_ = fabric_->reserve_egress(src_node_, dst_node_, bytes);
+      depart_ns_ = fabric_->reserve_egress(src_node_, dst_node_, bytes, ready_ns);
     }
     if (now_ns() < due_ns()) {
       return std::nullopt;

@@ -88,7 +88,7 @@ bool TcpLink::fill(Stream& stream) {
     frame.header.length = send.bytes - send.moved;
     if (pacer_.shaped()) {
       frame.header.length = std::min<std::uint64_t>(frame.header.length, kNicPieceBytes);
-      const std::optional<std::int64_t> arrive = pacer_.depart(frame.header.length);
+      const std::optional<std::int64_t> arrive = pacer_.depart(frame.header.length, send.posted_ns);
       if (!arrive) {
         break;
       }

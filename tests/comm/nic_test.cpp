@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "common/base/error.h"
 #include "common/base/time.h"
@@ -65,8 +66,9 @@ struct Transfer {
 };
 Transfer send(NicFabric& fabric, int from, int to, std::int64_t pieces = kPieces) {
   Transfer transfer;
+  const std::int64_t ready = now_ns();
   for (std::int64_t k = 0; k < pieces; ++k) {
-    const std::int64_t depart = fabric.reserve_egress(from, to, kNicPieceBytes);
+    const std::int64_t depart = fabric.reserve_egress(from, to, kNicPieceBytes, ready);
     transfer.first_depart = k == 0 ? depart : transfer.first_depart;
     transfer.last_arrive = fabric.reserve_ingress(from, to, kNicPieceBytes, depart);
   }
@@ -123,9 +125,29 @@ TEST(Nic, WithinANodeTheOtherLinkApplies) {
 
 TEST(Nic, SmallMessagesPayTheLatencyEachAndNoMore) {
   with_fabric(2, [](NicFabric& fabric) {
-    const std::int64_t depart = fabric.reserve_egress(0, 1, 125);
+    const std::int64_t depart = fabric.reserve_egress(0, 1, 125, now_ns());
     const std::int64_t arrive = fabric.reserve_ingress(0, 1, 125, depart);
     EXPECT_NEAR(static_cast<double>(arrive - depart), 1000.0 + kLatencyNs, 2.0);
+  });
+}
+
+TEST(Nic, ASenderThatIsLateToBookDoesNotIdleTheWire) {
+  with_fabric(3, [](NicFabric& fabric) {
+    const std::int64_t ready = now_ns();
+    const std::int64_t first = fabric.reserve_egress(0, 1, kNicPieceBytes, ready);
+    std::this_thread::sleep_for(std::chrono::nanoseconds(4 * kPieceNs));
+    const std::int64_t second = fabric.reserve_egress(0, 1, kNicPieceBytes, ready);
+    EXPECT_EQ(second, first + kPieceNs);
+  });
+}
+
+TEST(Nic, AnIdleWireGivesNoCredit) {
+  with_fabric(2, [](NicFabric& fabric) {
+    static_cast<void>(fabric.reserve_egress(0, 1, kNicPieceBytes, now_ns()));
+    std::this_thread::sleep_for(std::chrono::nanoseconds(4 * kPieceNs));
+    const std::int64_t ready = now_ns();
+    EXPECT_EQ(fabric.reserve_egress(0, 1, kNicPieceBytes, ready), ready);
+    EXPECT_EQ(fabric.reserve_egress(0, 1, kNicPieceBytes, ready), ready + kPieceNs);
   });
 }
 

@@ -21,11 +21,9 @@ namespace {
 class SharedArena {
  public:
   SharedArena(Gpu& gpu, std::span<const float> init) : module_(gpu.module()), device_(gpu.index()) {
-    if (const int status = module_.api().allocate(&memory_, init.size_bytes());
-        status != cuda::kSuccess) {
-      throw Error(fmt::format("GPU {}: the shared weights want {} bytes: {}", device_,
-                              init.size_bytes(), module_.api().error_text(status)));
-    }
+    module_.check(
+        module_.api().allocate(&memory_, init.size_bytes()),
+        fmt::format("GPU {}: {} bytes for the shared weights", device_, init.size_bytes()));
     weights = {static_cast<float*>(memory_), init.size()};
     gpu.upload(init, weights);
   }

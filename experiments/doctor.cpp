@@ -111,6 +111,7 @@ nlohmann::ordered_json gpus_json(const GpuTopology& topology) {
                             {"active_nvlinks", card.active_links}});
   }
   json["between"] = topology.between;
+  json["peer_access"] = topology.peer_access;
   return json;
 }
 

@@ -119,6 +119,32 @@ std::string path_between(const NvmlApi& api, const std::vector<Asked>& gpus, std
   return known ? pci_path(level) : "?";
 }
 
+/// NVML's words for nvmlGpuP2PStatus_t.
+std::string p2p_text(int status) {
+  constexpr std::array kTexts{"yes",
+                              "chipset not supported",
+                              "GPU not supported",
+                              "not across these host bridges",
+                              "turned off in the driver",
+                              "not supported"};
+  const auto place = static_cast<std::size_t>(status);
+  return status >= 0 && place < kTexts.size() ? kTexts[place] : "?";
+}
+
+std::string peer_access(const NvmlApi& api, const Asked& one, const Asked& other) {
+  if (one.device == other.device) return "yes";
+  constexpr int kReading = 0;
+  constexpr int kWriting = 1;
+  for (const int what : {kReading, kWriting}) {
+    int status = -1;
+    if (api.p2p_status == nullptr || api.p2p_status(one.device, other.device, what, &status) != 0) {
+      return "?";
+    }
+    if (status != 0) return p2p_text(status);
+  }
+  return "yes";
+}
+
 std::string status_text(const NvmlApi& api, int status) {
   const char* text = api.error_string != nullptr ? api.error_string(status) : nullptr;
   return text != nullptr ? text : fmt::format("status {}", status);
@@ -142,9 +168,11 @@ GpuTopology ask_initialised(const NvmlApi& api, const std::filesystem::path& roo
     if (api.device_by_index(i, &device) == 0) gpus.push_back(ask_gpu(api, device, root));
   }
   for (std::size_t i = 0; i < gpus.size(); ++i) {
-    std::vector<std::string>& row = topology.between.emplace_back();
+    std::vector<std::string>& paths = topology.between.emplace_back();
+    std::vector<std::string>& peers = topology.peer_access.emplace_back();
     for (std::size_t j = 0; j < gpus.size(); ++j) {
-      row.push_back(path_between(api, gpus, i, j));
+      paths.push_back(path_between(api, gpus, i, j));
+      peers.push_back(peer_access(api, gpus[i], gpus[j]));
     }
   }
   for (Asked& gpu : gpus) topology.cards.push_back(std::move(gpu.card));
@@ -161,6 +189,20 @@ std::string card_text(std::size_t index, const GpuCard& card) {
                      static_cast<double>(card.memory_bytes) / kCardGiB,
                      static_cast<double>(card.free_bytes) / kCardGiB, links,
                      card.numa_node ? fmt::format(", NUMA node {}", *card.numa_node) : "");
+}
+
+std::string peer_text(const GpuTopology& topology) {
+  std::string without;
+  for (std::size_t i = 0; i < topology.peer_access.size(); ++i) {
+    for (std::size_t j = 0; j < topology.peer_access.size(); ++j) {
+      const std::string& access = topology.peer_access[i][j];
+      if (access != "yes") {
+        without += fmt::format("{}GPU{} to GPU{} ({})", without.empty() ? "" : ", ", i, j,
+                               access == "?" ? "not known" : access);
+      }
+    }
+  }
+  return without.empty() ? "peer access: all to all" : "no peer access: " + without;
 }
 
 }  // namespace
@@ -205,6 +247,7 @@ GpuTopology find_gpus() {
   load(api.link_state, "nvmlDeviceGetNvLinkState");
   load(api.link_remote, "nvmlDeviceGetNvLinkRemotePciInfo_v2");
   load(api.common_ancestor, "nvmlDeviceGetTopologyCommonAncestor");
+  load(api.p2p_status, "nvmlDeviceGetP2PStatus");
   return ask_nvml(api);
 }
 
@@ -228,6 +271,7 @@ std::vector<std::string> describe(const GpuTopology& topology) {
     for (const std::string& path : topology.between[i]) line += fmt::format("{:<6}", path);
     lines.push_back(line);
   }
+  lines.push_back(peer_text(topology));
   return lines;
 }
 

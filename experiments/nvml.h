@@ -43,6 +43,8 @@ struct NvmlApi {
   int (*link_remote)(Device device, unsigned link, PciInfo* info) = nullptr;
   /// 0 the same board, 10 one PCI switch, 20 several, 30 one host bridge, 40 one NUMA node, 50 none
   int (*common_ancestor)(Device one, Device other, int* level) = nullptr;
+  /// `what`: 0 reading, 1 writing. Status 0: possible, others say why not.
+  int (*p2p_status)(Device one, Device other, int what, int* status) = nullptr;
 };
 
 struct GpuCard {
@@ -62,6 +64,10 @@ struct GpuTopology {
   /// By GPU and GPU, as `nvidia-smi topo -m` writes it: X itself, NV<n> n NVLinks, PIX one PCI
   /// switch, PXB several, PHB a host bridge, NODE a NUMA node, SYS between NUMA nodes, ? not known.
   std::vector<std::vector<std::string>> between;
+  /// By GPU and GPU: may the row's read and write the column's memory directly? "yes" (also
+  /// itself),
+  /// "?" not known, else why not.
+  std::vector<std::vector<std::string>> peer_access;
 };
 
 /// Asks `api`, which was opened; `root` stands before /sys.
@@ -70,7 +76,8 @@ struct GpuTopology {
 /// Opens the library; without it `problem` says so.
 [[nodiscard]] GpuTopology find_gpus();
 
-/// A line per GPU, then a table of `between` where there are two or more.
+/// A line per GPU, then, where there are two or more, a table of `between` and a line of who has no
+/// peer access.
 [[nodiscard]] std::vector<std::string> describe(const GpuTopology& topology);
 
 }  // namespace paceline

@@ -55,10 +55,9 @@ void add_python(const fs::path& prefix, std::vector<fs::path>& folders) {
   }
 }
 
-std::vector<fs::path> usual_folders() {
-  std::vector<fs::path> folders;
-  for_each_part(environment_text("PACELINE_CUDA_LIBRARIES"),
-                [&](const fs::path& folder) { folders.push_back(folder); });
+/// Where pip installs: the environments in use, then for the python3 on PATH what it has itself,
+/// what root's pip gave a distribution's (Debian's /usr has /usr/local) and the user's own.
+std::vector<fs::path> python_prefixes() {
   std::vector<fs::path> prefixes;
   for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
     if (const std::string_view prefix = environment_text(name); !prefix.empty()) {
@@ -69,15 +68,33 @@ std::vector<fs::path> usual_folders() {
     std::error_code error;
     if (fs::exists(folder / "python3", error)) {
       prefixes.push_back(folder.parent_path());
+      prefixes.push_back(folder.parent_path() / "local");
     }
   });
-  for (const fs::path& prefix : prefixes) {
+  if (const std::string_view user = environment_text("PYTHONUSERBASE"); !user.empty()) {
+    prefixes.emplace_back(user);
+  } else if (const std::string_view home = environment_text("HOME"); !home.empty()) {
+    prefixes.push_back(fs::path(home) / ".local");
+  }
+  return prefixes;
+}
+
+std::vector<fs::path> usual_folders() {
+  std::vector<fs::path> folders;
+  const auto add = [&](const fs::path& folder) { folders.push_back(folder); };
+  for_each_part(environment_text("PACELINE_CUDA_LIBRARIES"), add);
+  for_each_part(environment_text("LD_LIBRARY_PATH"), add);
+  for (const fs::path& prefix : python_prefixes()) {
     add_python(prefix, folders);
   }
   const std::string_view home = environment_text("CUDA_HOME");
   const fs::path cuda = home.empty() ? fs::path("/usr/local/cuda") : fs::path(home);
   for (const char* part : {"lib64", "lib"}) {
     folders.push_back(cuda / part);
+  }
+  for (const char* folder :
+       {"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"}) {
+    folders.emplace_back(folder);
   }
   return folders;
 }
@@ -89,8 +106,8 @@ CudaLibraries::CudaLibraries() : CudaLibraries(usual_folders()) {}
 CudaLibraries::CudaLibraries(std::vector<fs::path> folders) : folders_(std::move(folders)) {}
 
 std::string CudaLibraries::find(std::initializer_list<const char*> names) const {
-  for (const char* name : names) {
-    for (const fs::path& folder : folders_) {
+  for (const fs::path& folder : folders_) {
+    for (const char* name : names) {
       std::error_code error;
       if (fs::exists(folder / name, error)) {
         return (folder / name).string();

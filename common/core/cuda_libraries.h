@@ -8,9 +8,11 @@
 
 namespace paceline {
 
-/// The folders of PACELINE_CUDA_LIBRARIES (separated by colons); the nvidia/*/lib folders of a
-/// Python environment (VIRTUAL_ENV, CONDA_PREFIX, the python3 on PATH) and of `python_roots`;
-/// /usr/local/cuda (CUDA_HOME), then whatever the loader finds by the plain name.
+/// The folders of PACELINE_CUDA_LIBRARIES and LD_LIBRARY_PATH (separated by colons); the
+/// nvidia/*/lib folders that pip filled: of VIRTUAL_ENV, CONDA_PREFIX, the python3 on PATH (with
+/// PREFIX/local, where root's pip installs on Debian and Ubuntu) and of the user (PYTHONUSERBASE or
+/// ~/.local); CUDA_HOME or /usr/local/cuda; the distribution's own; then whatever the loader finds
+/// by the plain name. An earlier folder wins, in one folder the newest major.
 class CudaLibraries {
  public:
   /// Searches as the environment says.
@@ -18,7 +20,7 @@ class CudaLibraries {
   /// Of these folders only.
   explicit CudaLibraries(std::vector<std::filesystem::path> folders);
 
-  /// What to open: a path where a folder has it, else the plain name, newest major first.
+  /// What to open: a path where a folder has it, else the plain name of the newest major.
   [[nodiscard]] std::string blas() const;  ///< libcublasLt.so.13, or .12
   [[nodiscard]] std::string dnn() const;   ///< libcudnn.so.9
   [[nodiscard]] std::string nccl() const;  ///< libnccl.so.2

@@ -105,17 +105,18 @@ void CudaModule::find_devices() {
   }
   const int known = api_->versions(&driver_version_, &runtime_version_);
   if (status == cuda::kNoDriver) {
-    const bool tells = known == cuda::kSuccess && driver_version_ > 0;
-    return fail(CudaState::no_driver,
-                tells ? fmt::format("the NVIDIA driver is for CUDA {}, the module needs {}",
-                                    version_text(driver_version_), version_text(runtime_version_))
-                      : "no NVIDIA driver that the CUDA runtime can use");
+    if (known != cuda::kSuccess || driver_version_ == 0) {
+      return fail(CudaState::no_driver, "no NVIDIA driver that the CUDA runtime can use");
+    }
+    return fail(CudaState::driver_unusable,
+                fmt::format("the NVIDIA driver is for CUDA {}, the module needs {}",
+                            version_text(driver_version_), version_text(runtime_version_)));
   }
   for (int device = 0; device < count && status == cuda::kSuccess; ++device) {
     status = api_->device_info(device, &devices_.emplace_back());
   }
   if (status != cuda::kSuccess) {
-    fail(CudaState::no_device,
+    fail(CudaState::driver_unusable,
          fmt::format("the NVIDIA driver answers with an error: {}", api_->error_text(status)));
   }
 }
@@ -146,9 +147,17 @@ const cuda::Api& CudaModule::api() const {
 }
 
 void CudaModule::check(int status, std::string_view what) const {
-  if (status != cuda::kSuccess) {
-    throw Error(fmt::format("CUDA: {}: {}", what, api().error_text(status)));
+  if (status == cuda::kSuccess) {
+    return;
   }
+  std::string text = fmt::format("CUDA: {}: {}", what, api().error_text(status));
+  if (status == cuda::kOutOfMemory) {
+    std::size_t free_bytes = 0;
+    std::size_t total_bytes = 0;
+    static_cast<void>(api().memory_info(&free_bytes, &total_bytes));
+    text += fmt::format(" ({} of the GPU's {} bytes are free)", free_bytes, total_bytes);
+  }
+  throw Error(text);
 }
 
 const CudaModule& cuda_module() {

@@ -20,7 +20,8 @@ enum class CudaState : std::uint8_t {
   built_without,    ///< this program was configured without CUDA
   module_missing,   ///< libpaceline_cuda.so is not where it should be
   module_unusable,  ///< it is there, but does not load or is of another version
-  no_driver,        ///< libcuda.so.1 is missing, or older than the module's CUDA
+  no_driver,        ///< libcuda.so.1 is missing
+  driver_unusable,  ///< it is older than the module's CUDA, or answers with an error
   no_device,
 };
 
@@ -54,7 +55,8 @@ class CudaModule {
 
   /// Throws Error with the reason when not usable.
   [[nodiscard]] const cuda::Api& api() const;
-  /// Throws Error "CUDA: WHAT: text" unless status is a success.
+  /// Throws Error "CUDA: WHAT: text" unless status is a success; where memory was wanted it says
+  /// how much the current device has free.
   void check(int status, std::string_view what) const;
 
  private:

@@ -11,6 +11,8 @@
 #include <cstdlib>
 #include <fstream>
 #include <future>
+#include <optional>
+#include <string>
 
 #include "common/base/error.h"
 
@@ -89,10 +91,10 @@ TEST(CudaModule, SaysWhatTheMachineLacks) {
   for (const Machine& machine :
        {Machine{"other version", CudaState::module_unusable, ", this program needs"},
         Machine{"no driver", CudaState::no_driver, "no NVIDIA driver"},
-        Machine{"old driver", CudaState::no_driver, "for CUDA 12.4, the module needs 13.0"},
+        Machine{"old driver", CudaState::driver_unusable, "for CUDA 12.4, the module needs 13.0"},
         Machine{"no device", CudaState::no_device, "but no device"},
         Machine{"zero devices", CudaState::no_device, "but no device"},
-        Machine{"mute devices", CudaState::no_device, "an error of the double"}}) {
+        Machine{"mute devices", CudaState::driver_unusable, "an error of the double"}}) {
     const CudaModule module = module_on(machine.name);
     EXPECT_EQ(module.state(), machine.state) << machine.name;
     EXPECT_TRUE(has(module.reason(), machine.reason)) << module.reason();
@@ -139,36 +141,75 @@ TEST(CudaLibraries, TakesTheFirstFolderAndTheNewestMajor) {
   EXPECT_EQ(libraries.blas(), "libcublasLt.so.13") << "left to the loader";
   EXPECT_EQ(libraries.dnn(), "libcudnn.so.9");
   EXPECT_EQ(libraries.nccl(), "libnccl.so.2");
-  const std::string older = touch(first, "libcublasLt.so.12");
-  EXPECT_EQ(libraries.blas(), older);
   EXPECT_EQ(libraries.blas(), touch(second, "libcublasLt.so.13"));
+  EXPECT_EQ(libraries.blas(), touch(first, "libcublasLt.so.12"));
+  EXPECT_EQ(libraries.blas(), touch(first, "libcublasLt.so.13"));
   const std::string later = touch(second, "libcudnn.so.9");
   EXPECT_EQ(libraries.dnn(), later);
   EXPECT_EQ(libraries.dnn(), touch(first, "libcudnn.so.9"));
   EXPECT_EQ(libraries.nccl(), "libnccl.so.2");
 }
 
+/// Sets a variable of the environment, and back.
+class Variable {
+ public:
+  Variable(const char* name, const std::string& value) : name_(name) {
+    if (const char* before = std::getenv(name); before != nullptr) {
+      before_ = before;
+    }
+    setenv(name, value.c_str(), 1);
+  }
+  ~Variable() { before_ ? setenv(name_, before_->c_str(), 1) : unsetenv(name_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* name_;
+  std::optional<std::string> before_;
+};
+
+/// Makes PREFIX/PACKAGES/nvidia/cublas/lib with a library in it.
+fs::path made_up_cublas(const fs::path& packages) {
+  fs::path folder = packages / "nvidia/cublas/lib";
+  fs::create_directories(folder);
+  std::ofstream(folder / "libcublasLt.so.12") << "made up";
+  return folder;
+}
+
+/// Where `wanted` stands among the folders searched.
+std::ptrdiff_t place_of(const CudaLibraries& libraries, const fs::path& wanted) {
+  const auto& folders = libraries.folders();
+  return std::find(folders.begin(), folders.end(), wanted) - folders.begin();
+}
+
 TEST(CudaLibraries, SearchesWhereTheEnvironmentSays) {
   const Folder folder;
-  const fs::path packages = folder.path() / "lib/python3.11/site-packages/nvidia";
-  fs::create_directories(packages / "cublas/lib");
-  std::ofstream(packages / "cublas/lib/libcublasLt.so.12") << "made up";
-  std::ofstream(folder.path() / "libcublasLt.so.12") << "made up";
-  const char* before = std::getenv("VIRTUAL_ENV");
-  const std::string kept = before != nullptr ? before : "";
-  setenv("VIRTUAL_ENV", folder.path().c_str(), 1);
-  const CudaLibraries in_packages;
-  setenv("PACELINE_CUDA_LIBRARIES", (":/nowhere:" + folder.path().string()).c_str(), 1);
-  const CudaLibraries in_folder;
-  unsetenv("PACELINE_CUDA_LIBRARIES");
-  before != nullptr ? setenv("VIRTUAL_ENV", kept.c_str(), 1) : unsetenv("VIRTUAL_ENV");
-  const auto searched = [](const CudaLibraries& libraries, const fs::path& wanted) {
-    const auto& folders = libraries.folders();
-    return std::find(folders.begin(), folders.end(), wanted) - folders.begin();
-  };
-  EXPECT_EQ(searched(in_packages, packages / "cublas/lib"), 0);
-  EXPECT_EQ(searched(in_folder, folder.path()), 1);
-  EXPECT_EQ(searched(in_folder, packages / "cublas/lib"), 2);
+  const fs::path packages = made_up_cublas(folder.path() / "lib/python3.11/site-packages");
+  const Variable environment("VIRTUAL_ENV", folder.path());
+  const Variable loader("LD_LIBRARY_PATH", "/somewhere");
+  EXPECT_EQ(place_of(CudaLibraries(), packages), 1);
+  const Variable named("PACELINE_CUDA_LIBRARIES", ":/nowhere:" + folder.path().string());
+  const CudaLibraries libraries;
+  EXPECT_EQ(place_of(libraries, folder.path()), 1);
+  EXPECT_EQ(place_of(libraries, "/somewhere"), 2);
+  EXPECT_EQ(place_of(libraries, packages), 3);
+}
+
+TEST(CudaLibraries, FindsWhatPipInstallsOnUbuntu) {
+  const Folder folder;
+  const fs::path usr = folder.path() / "usr";
+  const fs::path home = folder.path() / "home";
+  fs::create_directories(usr / "bin");
+  std::ofstream(usr / "bin/python3") << "made up";
+  const fs::path of_user = made_up_cublas(home / ".local/lib/python3.12/site-packages");
+  const Variable path("PATH", usr / "bin");
+  const Variable user("HOME", home);
+  const Variable base("PYTHONUSERBASE", "");
+  const Variable environment("VIRTUAL_ENV", "");
+  const Variable conda("CONDA_PREFIX", "");
+  EXPECT_EQ(CudaLibraries().blas(), of_user / "libcublasLt.so.12");
+  const fs::path of_root = made_up_cublas(usr / "local/lib/python3.12/dist-packages");
+  EXPECT_EQ(CudaLibraries().blas(), of_root / "libcublasLt.so.12");
 }
 
 #if defined(PACELINE_CUDA_MODULE_FOLDER)

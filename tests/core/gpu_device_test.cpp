@@ -69,6 +69,18 @@ TEST(GpuDevice, OutOfMemoryNamesWhatWantedHowMuch) {
   EXPECT_EQ(gpu.held_bytes(), before);
 }
 
+TEST(GpuDevice, ACallThatFindsNoMemorySaysWhatIsFree) {
+  const Gpu gpu(host(), {});
+  try {
+    gpu.check(cuda::kOutOfMemory, "conv1");
+    FAIL() << "was a failure";
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("CUDA: conv1: out of memory ("), std::string::npos) << text;
+    EXPECT_NE(text.find(" bytes are free)"), std::string::npos) << text;
+  }
+}
+
 TEST(GpuDevice, PeakIsOfArenasAndOfThePool) {
   cuda::Api table = test::host_module();
   constexpr std::size_t kPool = 12345;

@@ -25,7 +25,8 @@ inline const CudaModule& module_under_test() {
   return module;
 }
 
-/// A module that should work here and does not is a failure, not a machine without a GPU.
+/// A module that should work here and does not (an old driver, a card that answers with an error)
+/// is a failure, not a machine without a GPU.
 inline bool machine_lacks_a_gpu(CudaState state) {
   return state == CudaState::built_without || state == CudaState::no_driver ||
          state == CudaState::no_device;

@@ -136,6 +136,10 @@ NvmlApi nvml_double() {
     *level = number(one) / 2 == number(other) / 2 ? 20 : 50;
     return 0;
   };
+  api.p2p_status = [](NvmlApi::Device, NvmlApi::Device, int, int* status) {
+    *status = 0;
+    return 0;
+  };
   return api;
 }
 
@@ -155,7 +159,9 @@ TEST_F(MadeUpRoot, GpusAndWhatJoinsThem) {
                                                        {"SYS", "SYS", "X", "NV1"},
                                                        {"SYS", "SYS", "NV1", "X"}};
   EXPECT_EQ(found.between, expected);
-  EXPECT_EQ(describe(found).size(), 4U + 1U + 4U);
+  EXPECT_EQ(describe(found).size(), 4U + 1U + 4U + 1U);
+  EXPECT_EQ(found.peer_access[0], (std::vector<std::string>{"yes", "yes", "yes", "yes"}));
+  EXPECT_EQ(describe(found).back(), "peer access: all to all");
   EXPECT_NE(describe(found)[2].find("GPU2 Made-up GPU, 00000000:B1:00.0, 80.0 GiB (79.0 free), 2 "
                                     "of 2 NVLinks active, NUMA node 1"),
             std::string::npos)
@@ -168,6 +174,28 @@ TEST_F(MadeUpRoot, PciPathsWithoutNvlink) {
   EXPECT_EQ(ask_nvml(api, root()).between[0], (std::vector<std::string>{"X", "PXB", "SYS", "SYS"}));
   api.common_ancestor = nullptr;
   EXPECT_EQ(ask_nvml(api, root()).between[0], (std::vector<std::string>{"X", "?", "?", "?"}));
+}
+
+TEST_F(MadeUpRoot, WhoHasNoPeerAccess) {
+  NvmlApi api = nvml_double();
+  api.device_count = [](unsigned* count) {
+    *count = 2;
+    return 0;
+  };
+  api.p2p_status = [](NvmlApi::Device one, NvmlApi::Device, int what, int* status) {
+    *status = number(one) == 1 && what == 1 ? 3 : 0;
+    return 0;
+  };
+  GpuTopology found = ask_nvml(api, root());
+  EXPECT_EQ(describe(found).back(), "no peer access: GPU1 to GPU0 (not across these host bridges)");
+  DoctorReport report;
+  report.gpus = found;
+  std::string all;
+  for (const std::string& word : plain_words(report)) all += word + "\n";
+  EXPECT_NE(all.find("GPU1 cannot reach the memory of GPU0"), std::string::npos) << all;
+  api.p2p_status = nullptr;
+  found = ask_nvml(api, root());
+  EXPECT_EQ(found.peer_access[0], (std::vector<std::string>{"yes", "?"}));
 }
 
 TEST_F(MadeUpRoot, ProblemsAreOneLine) {

@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <string>
 
 #include "common/core/cuda/library.h"
 
@@ -19,12 +20,17 @@ class Workspace {
   Workspace& operator=(const Workspace&) = delete;
 
   /// At least `bytes` of memory, aligned as cudaMalloc's; what it held before is lost. Throws
-  /// Failure when there is not as much.
+  /// Failure naming what is wanted when there is not as much.
   [[nodiscard]] void* get(std::size_t bytes) {
     if (bytes > bytes_) {
       refuse_capture();
       release();
-      check_runtime(cudaMallocAsync(&memory_, bytes, stream_));
+      if (const int status = cudaMallocAsync(&memory_, bytes, stream_); status != kSuccess) {
+        memory_ = nullptr;
+        (void)cudaGetLastError();  // told by the status, not once more by the next launch
+        throw Failure{status, "the workspace wants " + std::to_string(bytes) + " bytes: " +
+                                  cudaGetErrorString(static_cast<cudaError_t>(status))};
+      }
       bytes_ = bytes;
     }
     return memory_;
@@ -38,7 +44,7 @@ class Workspace {
     check_runtime(cudaStreamIsCapturing(stream_, &capture));
     if (capture != cudaStreamCaptureStatusNone) {
       throw Failure{cudaErrorStreamCaptureUnsupported,
-                    "the workspace of products would grow while a graph is recorded"};
+                    "the workspace would grow while a graph is recorded"};
     }
   }
   void release() noexcept {

@@ -17,7 +17,8 @@ namespace paceline {
 
 namespace {
 
-/// Released by the last worker that holds it, whichever's Gpu ends first.
+/// Released by the last worker that holds it, whichever's Gpu ends first; left to the process's end
+/// where some worker's is stuck.
 class SharedArena {
  public:
   SharedArena(Gpu& gpu, std::span<const float> init) : module_(gpu.module()), device_(gpu.index()) {
@@ -27,7 +28,11 @@ class SharedArena {
     weights = {static_cast<float*>(memory_), init.size()};
     gpu.upload(init, weights);
   }
-  ~SharedArena() { static_cast<void>(module_.api().release(memory_)); }
+  ~SharedArena() {
+    if (!stuck) {
+      static_cast<void>(module_.api().release(memory_));
+    }
+  }
   SharedArena(const SharedArena&) = delete;
   SharedArena& operator=(const SharedArena&) = delete;
 
@@ -35,6 +40,7 @@ class SharedArena {
 
   std::span<float> weights;
   std::atomic<std::int64_t> updates{0};
+  std::atomic<bool> stuck{false};  ///< a worker's Gpu may still write, or never be idle
 
  private:
   const CudaModule& module_;
@@ -48,8 +54,8 @@ class GpuHogwildSynchronizer final : public Synchronizer {
 
   /// The others' kernels may still write what the last worker to go releases.
   ~GpuHogwildSynchronizer() override {
-    if (gpu_ != nullptr) {
-      gpu_->stream().drain();
+    if (gpu_ != nullptr && (!gpu_->stream().drain() || gpu_->waits()->given_up()) && shared_) {
+      shared_->stuck = true;
     }
   }
 

@@ -38,10 +38,6 @@ Backend find_backend(std::string_view name) {
 
 namespace {
 
-std::string why_not_cuda() {
-  return cuda_module().reason();
-}
-
 /// SyncBatchNorm waits for every rank in every layer.
 void check_statistics(const Config& config, const Backend& backend) {
   if (config.norm.kind != "sync_batch") {
@@ -90,16 +86,16 @@ void check_plain(const Config& config) {
   if (config.optimizer.name == "onebit_adam") refuse("optimizer.name = onebit_adam");
 }
 
-void validate_with(const Config& config, std::string (*no_cuda)()) {
+}  // namespace
+
+void validate_elsewhere(const Config& config) {
   std::vector<std::string_view> names;
   for (const Backend& backend : all_backends()) {
     names.push_back(backend.name);
   }
-  validate(config, {names,
-                    [](std::string_view key, std::string_view text) {
+  validate(config, {names, [](std::string_view key, std::string_view text) {
                       static_cast<void>(parse_link(key, text));
-                    },
-                    no_cuda});
+                    }});
   const Backend backend = find_backend(config.sync);
   check_model_options(config);
   check_statistics(config, backend);
@@ -118,17 +114,11 @@ void validate_with(const Config& config, std::string (*no_cuda)()) {
   }
 }
 
-}  // namespace
-
 void validate_run(const Config& config) {
-  validate_with(config, why_not_cuda);
-  if (cuda_module().usable()) {
+  validate_elsewhere(config);
+  if (config.device == "cuda" || config.ps.device == "cuda") {
     check_gpus(config, cuda_module());
   }
-}
-
-void validate_elsewhere(const Config& config) {
-  validate_with(config, [] { return std::string(); });
 }
 
 int server_processes(const Config& config, const Backend& backend) {

@@ -29,8 +29,8 @@ LayerEngine layer_engine(std::string_view value) noexcept {
 }
 
 void check_gpus(const Config& config, const CudaModule& module) {
-  const bool used = config.device == "cuda" || config.ps.device == "cuda";
-  if (used && config.cuda.device >= 0) {
+  require_cuda(module, config.device == "cuda" ? "device" : "ps.device");
+  if (config.cuda.device >= 0) {
     check_gpu_index(module, config.cuda.device);
   }
 }

@@ -17,8 +17,8 @@ namespace paceline {
 /// Of cuda.norm or cuda.pool.
 [[nodiscard]] LayerEngine layer_engine(std::string_view value) noexcept;
 
-/// Throws ConfigError for a cuda.device that `module` does not have; for validation, before a
-/// process starts.
+/// Of a configuration with device or ps.device = cuda: throws ConfigError where `module` cannot be
+/// used, or does not have cuda.device; for validation, before a process starts.
 void check_gpus(const Config& config, const CudaModule& module);
 
 /// The CPU, or with device=cuda this rank's GPU of `module`, which outlives it: cuda.device, or

@@ -229,7 +229,9 @@ void run_worker(const WorkerContext& context, const Backend& backend, const Data
   const auto device = make_device(context, cuda_module());
   CommunicatorReducer reducer(context.workers);
   const auto model = make_model_on(*device, context, *data.train, &reducer);
-  const auto synchronizer = make_synchronizer_on(*device, backend, context);
+  WorkerContext with_statistics = context;
+  with_statistics.statistics = &reducer;
+  const auto synchronizer = make_synchronizer_on(*device, backend, with_statistics);
   ReplicaView view;
   const TrainOutcome outcome = train({config, *device, *model, *data.train, *data.test,
                                       *synchronizer, context.workers, context.abort, recorder},

@@ -142,10 +142,7 @@ class GpuShard final : public Shard {
 }  // namespace
 
 ShardMaker gpu_shard_maker(const CudaModule& module, const GpuOptions& options) {
-  if (!module.usable()) {
-    throw ConfigError(
-        fmt::format("ps.device = \"cuda\" cannot be used here: {}; allowed: cpu", module.reason()));
-  }
+  require_cuda(module, "ps.device");
   check_gpu_index(module, options.index);
   return [&module, options](const OptimizerSpec& spec, std::span<const std::size_t> elements) {
     return std::make_unique<GpuShard>(module, options, spec, elements);

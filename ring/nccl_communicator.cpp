@@ -20,6 +20,7 @@ namespace {
 constexpr int kRemoteError = 6;  // ncclRemoteError
 constexpr std::chrono::microseconds kNcclPoll{50};
 constexpr std::chrono::seconds kOrderlyEnd{1};
+constexpr Nanoseconds kAbortLimit = std::chrono::seconds(5);
 
 std::string nccl_version_text(int version) {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
@@ -35,9 +36,8 @@ std::string bytes_of(const cuda::NcclId& id) {
   return {id.bytes, sizeof id.bytes};
 }
 
-}  // namespace
-
-std::string open_nccl(const CudaModule& module) {
+/// Its version. Throws as open_nccl() does.
+int opened_nccl(const CudaModule& module) {
   const std::string file = module.libraries().nccl();
   int version = 0;
   const int status = module.api().nccl.open(file.c_str(), &version);
@@ -57,7 +57,13 @@ std::string open_nccl(const CudaModule& module) {
         file, fmt::join(searched, ", ")));
   }
   module.check(status, fmt::format("opening {}", file));
-  return nccl_version_text(version);
+  return version;
+}
+
+}  // namespace
+
+std::string open_nccl(const CudaModule& module) {
+  return nccl_version_text(opened_nccl(module));
 }
 
 void check_own_gpu(const Gpu& gpu, Communicator& workers) {
@@ -78,6 +84,7 @@ NcclCommunicators::NcclCommunicators(Gpu& gpu, Communicator& workers, const Nccl
                                      AbortToken& abort)
     : gpu_(gpu),
       api_(gpu.api().nccl),
+      version_(opened_nccl(gpu.module())),
       options_(options),
       abort_(abort),
       rank_(workers.rank()),
@@ -140,11 +147,12 @@ bool NcclCommunicators::finalized() noexcept {
   return true;
 }
 
-void NcclCommunicators::abort_all() noexcept {
+/// Splits before their parent.
+void NcclCommunicators::abort_all() {
   std::vector<void*> comms = std::exchange(comms_, {});
-  std::ranges::reverse(comms);
-  for (void* comm : comms) {
-    static_cast<void>(api_.abort(comm));
+  if (!comms.empty()) {
+    std::ranges::reverse(comms);
+    aborts_.emplace_back(gpu_, version_, comms, std::min(options_.timeout, kAbortLimit));
   }
 }
 
@@ -294,6 +302,12 @@ void NcclCommunicators::all_gather(Id comm, int rank, void* memory, std::size_t 
   issue(comm, "starting an all-gather", [&](void* handle) {
     return api_.all_gather(block_of(memory, rank, count, format), memory, count, format, handle,
                            stream.native());
+  });
+}
+
+void NcclCommunicators::sum_doubles(Id comm, std::span<double> values, GpuStream& stream) {
+  issue(comm, "starting a sum of doubles", [&](void* handle) {
+    return api_.sum_doubles(values.data(), values.size(), handle, stream.native());
   });
 }
 

@@ -7,6 +7,7 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "common/comm/communicator.h"
 #include "common/config/config.h"
 #include "common/core/gpu/gpu.h"
+#include "ring/nccl_abort.h"
 
 namespace paceline {
 
@@ -33,8 +35,8 @@ struct NcclOptions {
 
 /// Communicators are non-blocking: a collective is queued on a stream and the host goes on. The
 /// training thread makes and uses them; watch(), fail() and check() are for any thread. After the
-/// first failure all communicators are aborted, which ends what is on their streams, and every call
-/// throws that failure.
+/// first failure every call throws it, and all communicators are aborted, which ends what is on
+/// their streams; nobody waits for that but the destructor, for some seconds at most.
 class NcclCommunicators {
  public:
   using Id = std::size_t;
@@ -43,7 +45,8 @@ class NcclCommunicators {
   /// Collective: makes kWorld, the unique id from rank 0 over `workers`. Throws TimeoutError when
   /// not all ranks join in time, PeerLost, Error in NCCL's words, or the AbortToken's reason.
   NcclCommunicators(Gpu& gpu, Communicator& workers, const NcclOptions& options, AbortToken& abort);
-  /// Gives NCCL's orderly end a second, then aborts; aborts at once after a failure.
+  /// Gives NCCL's orderly end a second, then aborts; aborts at once after a failure. The Gpu is
+  /// taken to be stuck where an abort does not come to its end.
   ~NcclCommunicators();
   NcclCommunicators(const NcclCommunicators&) = delete;
   NcclCommunicators& operator=(const NcclCommunicators&) = delete;
@@ -64,6 +67,7 @@ class NcclCommunicators {
                       GpuStream& stream);
   void all_gather(Id comm, int rank, void* memory, std::size_t count, Precision format,
                   GpuStream& stream);
+  void sum_doubles(Id comm, std::span<double> values, GpuStream& stream);
   void broadcast(Id comm, int root, void* memory, std::size_t count, Precision format,
                  GpuStream& stream);
 
@@ -71,7 +75,7 @@ class NcclCommunicators {
   [[nodiscard]] int size() const noexcept { return size_; }
   /// Looks at the AbortToken and at NCCL's asynchronous errors; `what` is going on.
   void watch(std::string_view what = "summing gradients");
-  /// Stores `why`, unless there is a failure already, and aborts.
+  /// Stores `why`, unless there is a failure already, and begins to abort.
   void fail(std::exception_ptr why);
   /// Throws the failure.
   void check();
@@ -86,11 +90,12 @@ class NcclCommunicators {
   [[nodiscard]] int state_of(void* comm) const;
   [[nodiscard]] std::exception_ptr failure(int status, void* comm, std::string_view what) const;
   void fail_locked(std::exception_ptr why);
-  void abort_all() noexcept;
+  void abort_all();
   [[nodiscard]] bool finalized() noexcept;
 
   Gpu& gpu_;
   const cuda::NcclApi& api_;
+  int version_;
   NcclOptions options_;
   AbortToken& abort_;
   int rank_;
@@ -101,6 +106,7 @@ class NcclCommunicators {
   std::mutex mutex_;  ///< of all NCCL calls, and of what follows
   std::vector<void*> comms_;
   std::exception_ptr failure_;
+  std::deque<NcclAbort> aborts_;
 };
 
 }  // namespace paceline

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "common/base/error.h"
 
 namespace paceline {
@@ -21,16 +23,16 @@ NcclMonitor::~NcclMonitor() {
   thread_.join();
 }
 
-void NcclMonitor::begin(BucketId bucket, std::int64_t step) {
+void NcclMonitor::begin(std::string what, std::int64_t step) {
   const std::scoped_lock lock(mutex_);
-  next_ = {bucket, step, 0};
+  next_ = {std::move(what), step, 0};
   watch_.start();
 }
 
 void NcclMonitor::end() {
   const std::scoped_lock lock(mutex_);
   watch_.stop();
-  flights_.push_back(next_);
+  flights_.push_back(std::move(next_));
 }
 
 void NcclMonitor::collect() {
@@ -61,9 +63,8 @@ void NcclMonitor::look() {
     oldest.seen_ns = watch_.first_begun() ? now_ns() : 0;
   } else if (now_ns() - oldest.seen_ns > timeout_.count()) {
     comms_.fail(std::make_exception_ptr(TimeoutError(fmt::format(
-        "rank {} waited more than {:.1f} s for the other ranks in NCCL's collective (step {}, "
-        "bucket {})",
-        comms_.rank(), seconds(timeout_.count()), oldest.step, oldest.bucket))));
+        "rank {} waited more than {:.1f} s for the other ranks in NCCL's collective (step {}, {})",
+        comms_.rank(), seconds(timeout_.count()), oldest.step, oldest.what))));
   }
 }
 

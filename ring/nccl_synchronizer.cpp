@@ -11,7 +11,9 @@
 
 #include "common/base/error.h"
 #include "common/base/sha256.h"
+#include "common/core/statistics_reducer.h"
 #include "ring/nccl_monitor.h"
+#include "ring/nccl_statistics.h"
 #include "ring/nccl_updates.h"
 #include "ring/wire_overflow.h"
 
@@ -50,6 +52,9 @@ class NcclSynchronizer final : public Synchronizer {
       : context_(context), config_(context.config), wire_(wire_of(context.config)) {}
 
   ~NcclSynchronizer() override {
+    if (statistics_) {
+      context_.statistics->use(nullptr);
+    }
     try {
       if (monitor_ && !monitor_->idle()) {
         comms_->give_up();
@@ -57,6 +62,7 @@ class NcclSynchronizer final : public Synchronizer {
     } catch (const Error&) {
       comms_->give_up();
     }
+    statistics_.reset();
     monitor_.reset();
     comms_.reset();
     if (gpu_ != nullptr && stream_) {  // nothing may run on memory that is freed
@@ -93,6 +99,10 @@ class NcclSynchronizer final : public Synchronizer {
     connect();
     take_memory();
     warm_up();
+    if (context_.statistics != nullptr) {
+      statistics_.emplace(*gpu_, *stream_, *comms_, *monitor_);
+      context_.statistics->use(&*statistics_);
+    }
     return view();
   }
 
@@ -103,6 +113,9 @@ class NcclSynchronizer final : public Synchronizer {
       overflow_->check();
     }
     step_ = info;
+    if (statistics_) {
+      statistics_->begin_step(info.step);
+    }
     deferred_.clear();
   }
 
@@ -238,7 +251,7 @@ class NcclSynchronizer final : public Synchronizer {
     if (gradient.empty()) {
       return;
     }
-    monitor_->begin(b, step_.step);
+    monitor_->begin(fmt::format("bucket {}", b), step_.step);
     if (wire_ == Precision::fp32) {
       sum_->sum(gradient.data(), gradient.size(), wire_);
     } else if (wire_ == Precision::fp16) {
@@ -289,6 +302,7 @@ class NcclSynchronizer final : public Synchronizer {
   std::optional<NcclCommunicators> comms_;
   std::unique_ptr<NcclSum> sum_;
   std::optional<NcclMonitor> monitor_;
+  std::optional<NcclStatistics> statistics_;
 };
 
 }  // namespace

@@ -24,6 +24,9 @@ namespace paceline {
 /// sync=ring throws as soon as the host hears of it, by quiesce() at the latest: the host does not
 /// wait, so that the update is already in the weights.
 ///
+/// norm.kind = sync_batch: bind() has the context's StatisticsReducer sum in the GPU's memory, by
+/// NCCL between the buckets; the host does not wait for those either.
+///
 /// StepReport::communication_s is device time of the collectives that have ended, waiting for
 /// slower ranks included. NCCL tells neither bytes, nor who was late, nor when: bytes_sent, wait_s
 /// and transfers stay empty.

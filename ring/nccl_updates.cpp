@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <thread>
+#include <utility>
 
 #include "common/core/arena_optimizer.h"
 
@@ -56,6 +57,13 @@ NcclUpdates::NcclUpdates(Gpu& gpu, GpuStream& stream, NcclCommunicators& comms, 
     norm_.emplace(gpu, stream, std::move(shares.counted));
     host_squares_ = Buffer(4096);
     pinned_.emplace(gpu, std::span(host_squares_.data(), host_squares_.size()));
+  }
+}
+
+/// A copy to the host may be under way.
+NcclUpdates::~NcclUpdates() {
+  if (!stream_.drain()) {
+    gpu_.keep(std::move(host_squares_));
   }
 }
 

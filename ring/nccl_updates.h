@@ -25,6 +25,9 @@ class NcclUpdates {
  public:
   NcclUpdates(Gpu& gpu, GpuStream& stream, NcclCommunicators& comms, NcclSum& sum,
               const BucketPlan& plan, const OptimizerSpec& spec, const ReplicaView& arenas);
+  ~NcclUpdates();
+  NcclUpdates(const NcclUpdates&) = delete;
+  NcclUpdates& operator=(const NcclUpdates&) = delete;
 
   /// The collectives of norms once, so that NCCL connects for them.
   void warm_up();

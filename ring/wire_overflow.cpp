@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "common/base/error.h"
 
@@ -32,6 +33,12 @@ WireOverflow::WireOverflow(Gpu& gpu, GpuStream& stream, int rank, int buckets)
       copied_(gpu) {
   pinned_.emplace(gpu, std::span(host_.data(), host_.size()));
   gpu_.check(gpu_.api().fill(marks_.as(), 0, marks_.size(), stream_.native()), kMarksName);
+}
+
+WireOverflow::~WireOverflow() {
+  if (!stream_.drain()) {
+    gpu_.keep(std::move(host_));
+  }
 }
 
 void WireOverflow::send() {

@@ -16,11 +16,14 @@ namespace paceline {
 [[noreturn]] void throw_wire_overflow(int rank, BucketId b);
 
 /// A mark for each bucket in device memory, set and never cleared, and a copy of them on the host
-/// that is some steps old. Queues on `stream`, whose work has ended when this ends; the training
-/// thread's.
+/// that is some steps old. Queues on `stream`, and ends when the work there has, or the Gpu keeps
+/// the copy; the training thread's.
 class WireOverflow {
  public:
   WireOverflow(Gpu& gpu, GpuStream& stream, int rank, int buckets);
+  ~WireOverflow();
+  WireOverflow(const WireOverflow&) = delete;
+  WireOverflow& operator=(const WireOverflow&) = delete;
 
   /// In device memory: what is queued writes a 1 there.
   [[nodiscard]] std::int32_t* mark(BucketId b) const noexcept {

@@ -25,16 +25,7 @@ void check_backend(const Config& config, std::span<const std::string_view> backe
       near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near), fmt::join(backends, ", ")));
 }
 
-void check_cuda(std::string_view key, const ValidationRules& rules) {
-  const std::string why_not =
-      rules.why_not_cuda ? rules.why_not_cuda() : "this program knows no GPU";
-  if (!why_not.empty()) {
-    throw ConfigError(
-        fmt::format("{} = \"cuda\" cannot be used here: {}; allowed: cpu", key, why_not));
-  }
-}
-
-void check_device(const Config& config, const ValidationRules& rules) {
+void check_device(const Config& config) {
   const CudaConfig standard;
   const bool servers = config.ps.device == "cuda";
   if (config.device != "cuda") {
@@ -58,7 +49,6 @@ void check_device(const Config& config, const ValidationRules& rules) {
     if (config.cuda.graph) {
       throw ConfigError("cuda.graph = true needs device = cuda");
     }
-    if (servers) check_cuda("ps.device", rules);
     return;
   }
   if (config.model == "logistic") {
@@ -71,8 +61,9 @@ void check_device(const Config& config, const ValidationRules& rules) {
   }
   if (config.cuda.graph && config.norm.kind == "sync_batch") {
     throw ConfigError(
-        "cuda.graph = true with norm.kind = sync_batch: the host sums statistics over the ranks in "
-        "the midst of a step; allowed: false, or another norm.kind");
+        "cuda.graph = true with norm.kind = sync_batch: statistics are summed over the ranks in "
+        "the "
+        "midst of a step; allowed: false, or another norm.kind");
   }
   if (config.cuda.norm == "cudnn" && config.norm.kind == "sync_batch") {
     throw ConfigError(
@@ -84,7 +75,6 @@ void check_device(const Config& config, const ValidationRules& rules) {
         "cuda.norm = cudnn computes norm.kind = batch alone, not {}; allowed: own, auto",
         config.norm.kind));
   }
-  check_cuda("device", rules);
 }
 
 void check_training(const Config& config) {
@@ -255,7 +245,7 @@ std::vector<double> parse_shares(std::string_view text, int world) {
 
 void validate(const Config& config, const ValidationRules& rules) {
   check_backend(config, rules.backends);
-  check_device(config, rules);
+  check_device(config);
   check_training(config);
   check_techniques(config);
   check_fault(config, "fault.kill", config.fault.kill);

@@ -18,9 +18,6 @@ struct ValidationRules {
   std::span<const std::string_view> backends;  ///< values of sync
   /// Throws ConfigError for a link text that is not valid (comm's parse_link). May be empty.
   std::function<void(std::string_view key, std::string_view text)> check_link;
-  /// Why device=cuda cannot be used, empty if it can; called only where that is asked for. May be
-  /// empty itself: the program knows no GPU.
-  std::function<std::string()> why_not_cuda = {};
 };
 
 /// Throws ConfigError naming the key, the value and what is allowed.

@@ -1,40 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
-// The norms and bias gradients for a GPU (kernels_norm.h and kernels.h have the CPU's, which keep
-// tiles of columns in vectors). Here a lane owns a column and runs down a part of the rows, so that
-// neighbouring lanes read neighbouring elements and a warp's state is a few registers a lane. A
-// second, small launch merges the parts. See kernels.h for what a functor and T are.
+// The norms' forward for a GPU (kernels_norm.h has the CPU's, which keeps tiles of columns in
+// vectors; kernels_column_gradients.h has the way back). Here unit i of ColumnParts is a lane's: it
+// owns neighbouring columns and runs down a part of the rows. A second, small launch merges the
+// parts. See kernels.h for what a functor and T are, kernels_packs.h for how memory is kept busy.
+//
+// A column's elements of a part are added in the order of their rows, in blocks where it says so,
+// by one lane: sums depend on how many parts there are, and not on how many columns a lane has.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 
 #include "common/core/kernels.h"
+#include "common/core/kernels_packs.h"
 
 namespace paceline::kernels {
 
-inline constexpr std::int64_t kLaneColumns = 32;
+/// Rows that are summed in fp32 before fp64 takes over.
+inline constexpr std::int64_t kColumnBlock = 64;
 
-/// What one warp takes of a batch.
-struct ColumnRange {
+/// What one lane takes of a batch.
+struct ColumnStrip {
   std::int64_t slab;
   std::int64_t place;  ///< slab · parts + part
   std::int64_t first;  ///< column
-  std::int64_t last;   ///< beyond it
   std::int64_t begin;  ///< row of the batch
   std::int64_t end;
 };
 
-/// A batch [slabs · rows, columns], the rows of each slab cut into parts, the columns into tiles.
+/// A batch [slabs · rows, columns], the rows of each slab cut into parts.
 struct ColumnParts {
   std::int64_t slabs;
   std::int64_t rows;
   std::int64_t columns;
   std::int64_t parts;  ///< of a slab
 
-  [[nodiscard]] PACELINE_HD std::int64_t tiles() const noexcept {
-    return (columns + kLaneColumns - 1) / kLaneColumns;
+  /// Of lanes that own `width` columns each, a divisor of all.
+  [[nodiscard]] PACELINE_HD std::int64_t units(int width) const noexcept {
+    return slabs * parts * (columns / width);
   }
-  [[nodiscard]] PACELINE_HD std::int64_t units() const noexcept { return slabs * parts * tiles(); }
   [[nodiscard]] PACELINE_HD std::int64_t height() const noexcept {
     return (rows + parts - 1) / parts;
   }
@@ -44,29 +48,26 @@ struct ColumnParts {
     const std::int64_t most = height() < left ? height() : left;
     return most > 0 ? most : 0;
   }
-  [[nodiscard]] PACELINE_HD ColumnRange range(std::int64_t unit) const noexcept {
-    const std::int64_t place = unit / tiles();
-    const std::int64_t first = unit % tiles() * kLaneColumns;
-    const std::int64_t last = first + kLaneColumns < columns ? first + kLaneColumns : columns;
+  /// Of a unit; neighbouring ones have neighbouring columns.
+  [[nodiscard]] PACELINE_HD ColumnStrip strip(std::int64_t unit, int width) const noexcept {
+    const std::int64_t strips = columns / width;
+    const std::int64_t place = unit / strips;
     const std::int64_t slab = place / parts;
     const std::int64_t part = place % parts;
     const std::int64_t begin = slab * rows + part * height();
-    return {slab, place, first, last, begin, begin + rows_of(part)};
+    return {slab, place, unit % strips * width, begin, begin + rows_of(part)};
   }
 };
 
-/// Mean and Σ (x − mean)² of a column's first `count` elements, more merged in (Chan, Golub &
-/// LeVeque 1979).
+/// Mean and Σ (x − mean)² of a column's first elements, more merged in (Chan, Golub & LeVeque
+/// 1979). `share` is what the others are of all.
 struct RunningMoments {
   double mean = 0.0;
   double m2 = 0.0;
-  double count = 0.0;
-  PACELINE_HD void merge(double other_mean, double other_m2, double other_count) noexcept {
-    const double share = other_count / (count + other_count);
+  PACELINE_HD void merge(double other_mean, double other_m2, double count, double share) noexcept {
     const double distance = other_mean - mean;
     mean += distance * share;
     m2 += other_m2 + distance * distance * count * share;
-    count += other_count;
   }
 };
 
@@ -79,29 +80,58 @@ struct ColumnMoments {
   double* m2;
   ColumnParts cut;
 
-  template <typename Team>
-  PACELINE_HD void operator()(const Team& team, std::int64_t unit) const {
-    constexpr std::int64_t kBlock = 64;
-    const ColumnRange range = cut.range(unit);
-    for (std::int64_t c = range.first + team.lane(); c < range.last; c += team.size()) {
-      RunningMoments total;
-      for (std::int64_t begin = range.begin; begin < range.end; begin += kBlock) {
-        const std::int64_t end = begin + kBlock < range.end ? begin + kBlock : range.end;
-        const auto origin = static_cast<float>(x[begin * cut.columns + c]);
-        float plain = 0.0F;
-        float squares = 0.0F;
-        for (std::int64_t row = begin; row < end; ++row) {
-          const float distance = static_cast<float>(x[row * cut.columns + c]) - origin;
-          plain += distance;
-          squares += distance * distance;
+  [[nodiscard]] PACELINE_HD int width() const { return pack_width<kSumPack>(cut.columns, x); }
+  [[nodiscard]] std::int64_t units() const { return cut.units(width()); }
+  PACELINE_HD void operator()(std::int64_t unit) const {
+    width() == kSumPack ? strip<kSumPack>(unit) : strip<1>(unit);
+  }
+
+ private:
+  template <int N>
+  PACELINE_HD void strip(std::int64_t unit) const {
+    const ColumnStrip part = cut.strip(unit, N);
+    RunningMoments total[N];
+    for (std::int64_t begin = part.begin; begin < part.end; begin += kColumnBlock) {
+      const std::int64_t left = part.end - begin;
+      const std::int64_t rows = kColumnBlock < left ? kColumnBlock : left;
+      merge_block(x + begin * cut.columns + part.first, rows,
+                  static_cast<double>(begin - part.begin), total);
+    }
+    for (int n = 0; n < N; ++n) {
+      mean[part.place * cut.columns + part.first + n] = total[n].mean;
+      m2[part.place * cut.columns + part.first + n] = total[n].m2;
+    }
+  }
+  /// `before`: rows that `total` has already.
+  template <int N>
+  PACELINE_HD void merge_block(const T* from, std::int64_t rows, double before,
+                               RunningMoments (&total)[N]) const {
+    constexpr int kAhead = rows_ahead<T>(1);
+    const auto origin = load_pack<N>(from);
+    float plain[N] = {};
+    float squares[N] = {};
+    for_row_groups<kAhead>(0, rows, [&](std::int64_t row, auto group) {
+      Pack<T, N> value[kAhead];
+      load_rows(from + row * cut.columns, cut.columns, group, value);
+      PACELINE_UNROLL
+      for (int k = 0; k < kAhead; ++k) {
+        for (int n = 0; n < N && k < group.rows; ++n) {
+          const float distance =
+              static_cast<float>(value[k].at[n]) - static_cast<float>(origin.at[n]);
+          plain[n] += distance;
+          squares[n] += distance * distance;
         }
-        const auto count = static_cast<double>(end - begin);
-        const double shift = static_cast<double>(plain) / count;
-        const double around = static_cast<double>(squares) - static_cast<double>(plain) * shift;
-        total.merge(static_cast<double>(origin) + shift, around > 0.0 ? around : 0.0, count);
       }
-      mean[range.place * cut.columns + c] = total.mean;
-      m2[range.place * cut.columns + c] = total.m2;
+    });
+    const auto count = static_cast<double>(rows);
+    const double share = count / (before + count);
+    for (int n = 0; n < N; ++n) {
+      const double shift = rows == kColumnBlock  // the same bits, without a division
+                               ? static_cast<double>(plain[n]) * (1.0 / kColumnBlock)
+                               : static_cast<double>(plain[n]) / count;
+      const double around = static_cast<double>(squares[n]) - static_cast<double>(plain[n]) * shift;
+      total[n].merge(static_cast<double>(static_cast<float>(origin.at[n])) + shift,
+                     around > 0.0 ? around : 0.0, before, share);
     }
   }
 };
@@ -205,7 +235,7 @@ struct KeptStatistics {
 template <typename T>
 struct ColumnNormalise {
   const T* x;
-  T* y;
+  T* y;               ///< may be x or the addend
   const T* addend;    ///< shaped like y; null: nothing
   const float* mean;  ///< [slab, column], as inverse
   const float* inverse;
@@ -214,181 +244,47 @@ struct ColumnNormalise {
   ColumnParts cut;
   bool relu;
 
-  template <typename Team>
-  PACELINE_HD void operator()(const Team& team, std::int64_t unit) const {
-    const ColumnRange range = cut.range(unit);
+  [[nodiscard]] PACELINE_HD int width() const {
+    return pack_width<kElementPack>(cut.columns, x, y, addend);
+  }
+  [[nodiscard]] std::int64_t units() const { return cut.units(width()); }
+  PACELINE_HD void operator()(std::int64_t unit) const {
+    width() == kElementPack ? strip<kElementPack>(unit) : strip<1>(unit);
+  }
+
+ private:
+  template <int N>
+  PACELINE_HD void strip(std::int64_t unit) const {
+    constexpr int kAhead = kElementRows;
+    const ColumnStrip part = cut.strip(unit, N);
     const float floor = relu ? 0.0F : -INFINITY;
-    for (std::int64_t c = range.first + team.lane(); c < range.last; c += team.size()) {
-      const std::int64_t s = range.slab * cut.columns + c;
-      const float center = mean[s];
-      const float factor = inverse[s] * gamma[c];
-      const float shift = beta[c];
-      for (std::int64_t row = range.begin; row < range.end; ++row) {
-        const std::int64_t at = row * cut.columns + c;
-        float value = (static_cast<float>(x[at]) - center) * factor + shift;
-        value += addend != nullptr ? static_cast<float>(addend[at]) : 0.0F;
-        y[at] = static_cast<T>(value < floor ? floor : value);  // keeps NaN
-      }
+    float center[N];
+    float factor[N];
+    float shift[N];
+    for (int n = 0; n < N; ++n) {
+      const std::int64_t c = part.first + n;
+      center[n] = mean[part.slab * cut.columns + c];
+      factor[n] = inverse[part.slab * cut.columns + c] * gamma[c];
+      shift[n] = beta[c];
     }
-  }
-};
-
-/// dy[at], made 0 first where there is a ReLU's output y that is not above 0.
-template <typename T>
-[[nodiscard]] PACELINE_HD float masked_gradient(const T* y, T* dy, std::int64_t at) {
-  if (y != nullptr && !(static_cast<float>(y[at]) > 0.0F)) {
-    dy[at] = static_cast<T>(0.0F);
-  }
-  return static_cast<float>(dy[at]);
-}
-
-/// dy[i] <- 0 where the ReLU's output y[i] is not above 0
-template <typename T>
-struct MaskedByRelu {
-  const T* y;
-  T* dy;
-
-  PACELINE_HD void operator()(std::int64_t i) const {
-    static_cast<void>(masked_gradient(y, dy, i));
-  }
-};
-
-/// Of every part and column, with x̂ = (x − mean)·inverse: dy <- dy where y > 0, else 0 (not without
-/// `y`);  sum_dy = Σ dy,  sum_dy_x = Σ dy·x̂.
-template <typename T>
-struct ColumnGradientSums {
-  const T* x;
-  const T* y;  ///< the ReLU's output; null: no ReLU, or masked already
-  T* dy;
-  const float* mean;
-  const float* inverse;
-  double* sum_dy;
-  double* sum_dy_x;
-  ColumnParts cut;
-
-  template <typename Team>
-  PACELINE_HD void operator()(const Team& team, std::int64_t unit) const {
-    constexpr std::int64_t kBlock = 64;
-    const ColumnRange range = cut.range(unit);
-    for (std::int64_t c = range.first + team.lane(); c < range.last; c += team.size()) {
-      const std::int64_t s = range.slab * cut.columns + c;
-      double total = 0.0;
-      double total_x = 0.0;
-      for (std::int64_t begin = range.begin; begin < range.end; begin += kBlock) {
-        const std::int64_t end = begin + kBlock < range.end ? begin + kBlock : range.end;
-        float plain = 0.0F;
-        float weighted = 0.0F;
-        for (std::int64_t row = begin; row < end; ++row) {
-          const std::int64_t at = row * cut.columns + c;
-          const float d = masked_gradient(y, dy, at);
-          plain += d;
-          weighted += d * ((static_cast<float>(x[at]) - mean[s]) * inverse[s]);
+    for_row_groups<kAhead>(part.begin, part.end, [&](std::int64_t row, auto group) {
+      const std::int64_t at = row * cut.columns + part.first;
+      Pack<T, N> value[kAhead];
+      Pack<T, N> more[kAhead] = {};
+      load_rows(x + at, cut.columns, group, value);
+      if (addend != nullptr) {
+        load_rows(addend + at, cut.columns, group, more);
+      }
+      PACELINE_UNROLL
+      for (int k = 0; k < kAhead; ++k) {
+        for (int n = 0; n < N && k < group.rows; ++n) {
+          float to = (static_cast<float>(value[k].at[n]) - center[n]) * factor[n] + shift[n];
+          to += static_cast<float>(more[k].at[n]);
+          value[k].at[n] = static_cast<T>(to < floor ? floor : to);  // keeps NaN
         }
-        total += static_cast<double>(plain);
-        total_x += static_cast<double>(weighted);
       }
-      sum_dy[range.place * cut.columns + c] = total;
-      sum_dy_x[range.place * cut.columns + c] = total_x;
-    }
-  }
-};
-
-/// Row = slab · columns + column: two sums over all parts.
-struct MergedSums {
-  const double* part_first;
-  const double* part_second;
-  double* first;
-  double* second;
-  ColumnParts cut;
-
-  template <typename Team>
-  PACELINE_HD void operator()(const Team& team, std::int64_t row) const {
-    const std::int64_t at = row / cut.columns * cut.parts * cut.columns + row % cut.columns;
-    double one = 0.0;
-    double other = 0.0;
-    for (std::int64_t part = team.lane(); part < cut.parts; part += team.size()) {
-      one += part_first[at + part * cut.columns];
-      other += part_second[at + part * cut.columns];
-    }
-    one = team.sum(one);
-    other = team.sum(other);
-    if (team.lane() == 0) {
-      first[row] = one;
-      second[row] = other;
-    }
-  }
-};
-
-/// dx = inverse·(γ·dy − mean_dy − x̂·mean_dy_x), the gradient through the statistics included.
-template <typename T>
-struct ColumnInputGradient {
-  const T* x;
-  const T* dy;
-  T* dx;
-  const float* mean;
-  const float* inverse;
-  const float* gamma;
-  const float* mean_dy;
-  const float* mean_dy_x;
-  ColumnParts cut;
-
-  template <typename Team>
-  PACELINE_HD void operator()(const Team& team, std::int64_t unit) const {
-    const ColumnRange range = cut.range(unit);
-    for (std::int64_t c = range.first + team.lane(); c < range.last; c += team.size()) {
-      const std::int64_t s = range.slab * cut.columns + c;
-      const float center = mean[s];
-      const float scale = inverse[s];
-      const float plain = mean_dy[s];
-      const float weighted = mean_dy_x[s];
-      for (std::int64_t row = range.begin; row < range.end; ++row) {
-        const std::int64_t at = row * cut.columns + c;
-        const float centered = (static_cast<float>(x[at]) - center) * scale;
-        dx[at] = static_cast<T>(
-            scale * (gamma[c] * static_cast<float>(dy[at]) - plain - centered * weighted));
-      }
-    }
-  }
-};
-
-/// Of every part and column: dy <- dy where y > 0, else 0 (not without `y`);  sums = Σ dy.
-template <typename T>
-struct ColumnBiasSums {
-  const T* y;  ///< the ReLU's output; null: no ReLU, or masked already
-  T* dy;
-  float* sums;
-  ColumnParts cut;
-
-  template <typename Team>
-  PACELINE_HD void operator()(const Team& team, std::int64_t unit) const {
-    const ColumnRange range = cut.range(unit);
-    for (std::int64_t c = range.first + team.lane(); c < range.last; c += team.size()) {
-      double total = 0.0;
-      for (std::int64_t row = range.begin; row < range.end; ++row) {
-        const std::int64_t at = row * cut.columns + c;
-        total += static_cast<double>(masked_gradient(y, dy, at));
-      }
-      sums[range.place * cut.columns + c] = static_cast<float>(total);
-    }
-  }
-};
-
-/// Row = column of one slab: bias = the sum over all parts.
-struct MergedBias {
-  const float* sums;
-  float* bias;
-  ColumnParts cut;
-
-  template <typename Team>
-  PACELINE_HD void operator()(const Team& team, std::int64_t row) const {
-    double total = 0.0;
-    for (std::int64_t part = team.lane(); part < cut.parts; part += team.size()) {
-      total += static_cast<double>(sums[part * cut.columns + row]);
-    }
-    total = team.sum(total);
-    if (team.lane() == 0) {
-      bias[row] = static_cast<float>(total);
-    }
+      store_rows(y + at, cut.columns, group, value);
+    });
   }
 };
 

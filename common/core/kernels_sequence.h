@@ -81,6 +81,9 @@ struct EmbedTokens {
   }
 };
 
+/// Columns of a tile, a lane each.
+inline constexpr std::int64_t kLaneColumns = 32;
+
 /// Row = (token, tile of kLaneColumns columns): d_token = head + Σ dy of the rows that have the
 /// token. Each element has one lane, which adds the rows in their order, so that no sum depends on
 /// who comes first.
@@ -144,21 +147,42 @@ struct RowNormColumnSums {
   double* sum_dy_x;
   ColumnParts cut;
 
-  template <typename Team>
-  PACELINE_HD void operator()(const Team& team, std::int64_t unit) const {
-    const ColumnRange range = cut.range(unit);
-    for (std::int64_t c = range.first + team.lane(); c < range.last; c += team.size()) {
-      double total = 0.0;
-      double total_x = 0.0;
-      for (std::int64_t row = range.begin; row < range.end; ++row) {
-        const std::int64_t at = row * cut.columns + c;
-        const auto d = static_cast<float>(dy[at]);
-        total += static_cast<double>(d);
-        total_x +=
-            static_cast<double>(d * ((static_cast<float>(x[at]) - mean[row]) * inverse[row]));
+  [[nodiscard]] PACELINE_HD int width() const { return pack_width<kSumPack>(cut.columns, x, dy); }
+  [[nodiscard]] std::int64_t units() const { return cut.units(width()); }
+  PACELINE_HD void operator()(std::int64_t unit) const {
+    width() == kSumPack ? strip<kSumPack>(unit) : strip<1>(unit);
+  }
+
+ private:
+  template <int N>
+  PACELINE_HD void strip(std::int64_t unit) const {
+    constexpr int kAhead = rows_ahead<T>(2);
+    const ColumnStrip part = cut.strip(unit, N);
+    double total[N] = {};
+    double total_x[N] = {};
+    for_row_groups<kAhead>(part.begin, part.end, [&](std::int64_t row, auto group) {
+      const std::int64_t at = row * cut.columns + part.first;
+      Pack<T, N> value[kAhead];
+      Pack<T, N> d[kAhead];
+      Pack<float, 1> center[kAhead];
+      Pack<float, 1> scale[kAhead];
+      load_rows(x + at, cut.columns, group, value);
+      load_rows(dy + at, cut.columns, group, d);
+      load_rows(mean + row, 1, group, center);
+      load_rows(inverse + row, 1, group, scale);
+      PACELINE_UNROLL
+      for (int k = 0; k < kAhead; ++k) {
+        for (int n = 0; n < N && k < group.rows; ++n) {
+          const auto gradient = static_cast<float>(d[k].at[n]);
+          const float centered = static_cast<float>(value[k].at[n]) - center[k].at[0];
+          total[n] += static_cast<double>(gradient);
+          total_x[n] += static_cast<double>(gradient * (centered * scale[k].at[0]));
+        }
       }
-      sum_dy[range.place * cut.columns + c] = total;
-      sum_dy_x[range.place * cut.columns + c] = total_x;
+    });
+    for (int n = 0; n < N; ++n) {
+      sum_dy[part.place * cut.columns + part.first + n] = total[n];
+      sum_dy_x[part.place * cut.columns + part.first + n] = total_x[n];
     }
   }
 };

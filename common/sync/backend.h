@@ -15,6 +15,8 @@
 
 namespace paceline {
 
+class StatisticsReducer;  // common/core/statistics_reducer.h
+
 /// What a worker's Synchronizer is made from. Everything outlives the Synchronizer.
 struct WorkerContext {
   int rank;
@@ -24,6 +26,8 @@ struct WorkerContext {
   Communicator& everyone;  ///< the workers, then the server processes (the same group without them)
   NicFabric* fabric;       ///< null: the links are not shaped
   AbortToken& abort;
+  /// Of the model's layers; null: they share none. A backend may take the sums over (use()).
+  StatisticsReducer* statistics = nullptr;
 };
 
 /// What a server process runs with. Its member index in `everyone` is world + server.

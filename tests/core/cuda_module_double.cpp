@@ -51,6 +51,11 @@ extern "C" const Api* paceline_cuda_api() {
   api = {};
   api.abi_version = paceline::cuda::kAbiVersion + (machine() == "other version" ? 1 : 0);
   api.error_text = error_text;
+  api.memory_info = [](std::size_t* free_bytes, std::size_t* total_bytes) {
+    *free_bytes = 3;
+    *total_bytes = 8;
+    return paceline::cuda::kSuccess;
+  };
   api.versions = versions;
   api.device_count = device_count;
   api.device_info = device_info;

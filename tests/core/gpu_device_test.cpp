@@ -201,6 +201,15 @@ TEST_F(StuckGpu, MemoryOfAStuckStreamIsLeftAlone) {
   EXPECT_EQ(gpu.held_bytes(), before + 1000) << "work on it may still come";
 }
 
+TEST_F(StuckGpu, MemoryIsLeftAloneWhereAnotherStreamIsStuck) {
+  Gpu gpu(host(), impatient());
+  const GpuStream other(gpu, "of a test");
+  const NeverDone stuck(other);
+  EXPECT_FALSE(other.drain());
+  { const GpuMemory memory(gpu, 1000, "a test"); }
+  EXPECT_EQ(gpu.held_bytes(), 1000U) << "freeing waits for the whole device";
+}
+
 TEST_F(StuckGpu, AnAbortEndsAWait) {
   AbortToken abort;
   GpuOptions options;

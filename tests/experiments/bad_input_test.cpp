@@ -147,6 +147,12 @@ TEST_F(BadInput, BackendsThatMakeNoSense) {
                        {"sync = hogwild", "threads of one process"});
 }
 
+TEST_F(BadInput, SettingsOfAGpuAreCheckedWhereThereIsNone) {
+  expect_train_refused(
+      {"--sync=nccl", "--world=2", "device=cuda", "nccl.min_ctas=8", "nccl.max_ctas=4"},
+      {"nccl.min_ctas = 8", "nccl.max_ctas = 4"});
+}
+
 TEST_F(BadInput, ABenchmarkOfNccl) {
   const auto bench = [](const char* more) {
     return std::vector<std::string>{"bench", "allreduce", "--transport=nccl", more};

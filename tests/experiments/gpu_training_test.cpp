@@ -16,6 +16,7 @@
 #include "tests/support/host_layers.h"
 #include "tests/support/host_log.h"
 #include "tests/support/host_module.h"
+#include "tests/support/host_nccl.h"
 #include "tests/support/thread_job.h"
 
 namespace paceline {
@@ -133,6 +134,24 @@ TEST(GpuTraining, NcclFollowsTheCpu) {
   config.precision.compute = "fp16";
   config.precision.initial_scale = 1024.0;
   expect_follows_the_cpu(config, 2e-3);
+}
+
+TEST(GpuTraining, NcclSumsTheStatisticsOfNormsWithoutTheHost) {
+  Config config = gpu_job("nccl", 3);
+  config.model = "cnn";
+  config.norm.kind = "sync_batch";
+  config.train.samples = 4 * 4 * 3 - 5;  // the last step leaves a rank without samples
+  config.train.accumulate = 2;
+  for (const bool sharded : {false, true}) {
+    config.nccl.sharded = sharded;
+    const std::int64_t before = test::host_nccl_double_sums();
+    expect_follows_the_cpu(config, 1e-4);
+    EXPECT_GT(test::host_nccl_double_sums(), before);
+  }
+  config.nccl.sharded = false;
+  config.nccl.hierarchical = true;
+  config.topology.ranks_per_node = 2;
+  expect_follows_the_cpu(config, 1e-4);
 }
 
 /// Alone it is plain SGD; beside another, updates may be lost, never more applied than made.
@@ -311,6 +330,25 @@ TEST(GpuTraining, ALossThatIsNotFiniteNamesItsStep) {
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("at step"), std::string::npos) << error.what();
   }
+}
+
+TEST(GpuTraining, SaysWhyThereIsNoCuda) {
+  const CudaModule none({.built = false, .folders = {}});
+  const auto error = [&](const Config& config) -> std::string {
+    try {
+      check_gpus(config, none);
+    } catch (const ConfigError& refused) {
+      return refused.what();
+    }
+    return {};
+  };
+  Config config;
+  config.device = "cuda";
+  const std::string rest = " = \"cuda\" cannot be used here: " + none.reason() + "; allowed: cpu";
+  EXPECT_EQ(error(config), "device" + rest);
+  config.device = "cpu";
+  config.ps.device = "cuda";
+  EXPECT_EQ(error(config), "ps.device" + rest);
 }
 
 TEST(GpuTraining, AGpuForServersNeedsServers) {

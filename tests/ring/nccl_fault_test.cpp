@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The order in which sync=nccl waits, sums and updates, and how it ends when NCCL, a rank or the
 // job fails: on the doubles of the CUDA module and of NCCL.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -16,6 +17,7 @@
 #include "tests/ring/gpu_double.h"
 #include "tests/ring/ring_steps.h"
 #include "tests/support/host_log.h"
+#include "tests/support/host_module.h"
 #include "tests/support/host_nccl.h"
 
 namespace paceline {
@@ -30,6 +32,9 @@ using testing::nccl_on_double;
 using testing::one_sample_step;
 using testing::run_backend;
 
+constexpr int kGroupAborts = 22809;   // all communicators of a rank end together
+constexpr int kThreadAborts = 22105;  // each by a thread
+
 ConformanceCase small_case(int world) {
   ConformanceCase test;
   test.config.sync = "nccl";
@@ -40,11 +45,22 @@ ConformanceCase small_case(int world) {
   return test;
 }
 
+/// Two nodes of two ranks. A bucket's first three collectives of rank 1 are within the node,
+/// between the nodes and within the node; its 13 of three buckets are done before step 0.
+ConformanceCase by_nodes() {
+  ConformanceCase test = small_case(4);
+  test.config.nccl.hierarchical = true;
+  test.config.topology.ranks_per_node = 2;
+  return test;
+}
+
+constexpr int kWarmUpByNodes = 13;
+
 class NcclFaults : public ::testing::Test {
  protected:
   void TearDown() override {
     test::set_nccl_fault(std::nullopt);
-    test::set_nccl_version(22809);
+    test::set_nccl_version(kGroupAborts);
     EXPECT_EQ(test::live_nccl_communicators(), 0) << "a communicator was left behind";
   }
 };
@@ -90,71 +106,126 @@ std::vector<const void*> recorded(const std::vector<test::HostCall>& calls) {
   return events;
 }
 
+/// With a flat sum.
+void expect_order_of_calls(int world, bool overlap) {
+  ConformanceCase test = small_case(world);
+  test.config.sync_options.overlap = overlap;
+  test.config.sync_options.priority = false;
+  const Streams streams = calls_of_step_1(test);
+  std::vector<std::vector<std::size_t>> orders;
+  std::vector<std::vector<const void*>> gradients;  // events of the compute streams
+  std::vector<std::vector<const void*>> waits;
+  for (const auto& [stream, calls] : streams) {
+    if (communicates(calls)) continue;
+    gradients.push_back(recorded(calls));
+    auto& waited = waits.emplace_back();
+    for (const test::HostCall& call : calls) {
+      if (call.what == "wait") waited.push_back(call.object);
+    }
+  }
+  for (const auto& [stream, calls] : streams) {
+    if (!communicates(calls)) continue;
+    std::string text;
+    std::vector<const void*> waited;
+    std::vector<const void*> updated;
+    std::vector<std::size_t>& counts = orders.emplace_back();
+    for (const test::HostCall& call : calls) {
+      text += std::string(call.what) + " ";
+      if (call.what == "wait") waited.push_back(call.object);
+      if (call.what == "all_reduce") counts.push_back(call.count);
+      if (call.what == "update") {
+        EXPECT_EQ(call.count, counts.back()) << "of the bucket summed";
+      }
+    }
+    const std::vector<const void*> events = recorded(calls);
+    ASSERT_EQ(events.size(), 9U);
+    for (const std::size_t last : {2U, 5U, 8U}) updated.push_back(events[last]);
+    const std::string bucket = "record all_reduce record update record ";
+    const std::string wait = "wait ";
+    EXPECT_EQ(text, overlap ? wait + bucket + wait + bucket + wait + bucket
+                            : wait + wait + wait + bucket + bucket + bucket);
+    EXPECT_EQ(std::ranges::count(gradients, waited), 1) << "not the buckets' own events, in order";
+    // Forward of step 1 waits for the updates of step 0, then that of step 2 for those of step 1.
+    std::vector<const void*> needed(updated.rbegin(), updated.rend());
+    needed.insert(needed.end(), updated.rbegin(), updated.rend());
+    EXPECT_EQ(std::ranges::count(waits, needed), 1);
+  }
+  const std::vector<std::size_t> in_order{40, 9, 17};
+  EXPECT_EQ(orders, std::vector(static_cast<std::size_t>(world), in_order));
+}
+
 TEST_F(NcclFaults, EveryBucketIsWaitedForThenSummedThenUpdatedThenWaitedFor) {
-  for (const bool overlap : {true, false}) {
-    ConformanceCase test = small_case(2);
-    test.config.sync_options.overlap = overlap;
-    test.config.sync_options.priority = false;
-    const Streams streams = calls_of_step_1(test);
-    std::vector<std::vector<std::size_t>> orders;
-    std::vector<std::vector<const void*>> gradients;  // events of the compute streams
-    std::vector<std::vector<const void*>> waits;
-    for (const auto& [stream, calls] : streams) {
-      if (communicates(calls)) continue;
-      gradients.push_back(recorded(calls));
-      auto& waited = waits.emplace_back();
-      for (const test::HostCall& call : calls) {
-        if (call.what == "wait") waited.push_back(call.object);
-      }
+  for (const int world : {1, 2, 3, 4}) {
+    for (const bool overlap : {true, false}) {
+      SCOPED_TRACE(world);
+      expect_order_of_calls(world, overlap);
     }
-    for (const auto& [stream, calls] : streams) {
-      if (!communicates(calls)) continue;
-      std::string text;
-      std::vector<const void*> waited;
-      std::vector<const void*> updated;
-      std::vector<std::size_t>& counts = orders.emplace_back();
-      for (const test::HostCall& call : calls) {
-        text += std::string(call.what) + " ";
-        if (call.what == "wait") waited.push_back(call.object);
-        if (call.what == "all_reduce") counts.push_back(call.count);
-        if (call.what == "update") {
-          EXPECT_EQ(call.count, counts.back()) << "of the bucket summed";
-        }
-      }
-      const std::vector<const void*> events = recorded(calls);
-      ASSERT_EQ(events.size(), 9U);
-      for (const std::size_t last : {2U, 5U, 8U}) updated.push_back(events[last]);
-      const std::string bucket = "record all_reduce record update record ";
-      const std::string wait = "wait ";
-      EXPECT_EQ(text, overlap ? wait + bucket + wait + bucket + wait + bucket
-                              : wait + wait + wait + bucket + bucket + bucket);
-      EXPECT_EQ(std::ranges::count(gradients, waited), 1)
-          << "not the buckets' own events, in order";
-      // Forward of step 1 waits for the updates of step 0, then that of step 2 for those of step 1.
-      std::vector<const void*> needed(updated.rbegin(), updated.rend());
-      needed.insert(needed.end(), updated.rbegin(), updated.rend());
-      EXPECT_EQ(std::ranges::count(waits, needed), 1);
-    }
-    ASSERT_EQ(orders.size(), 2U);
-    EXPECT_EQ(orders[0], (std::vector<std::size_t>{40, 9, 17}));
-    EXPECT_EQ(orders[1], orders[0]);
   }
 }
 
-/// Three steps of three ranks under a fault of rank 1's; every rank's error.
-std::vector<std::string> errors_under(const test::NcclFault& fault, Nanoseconds timeout) {
-  test::set_nccl_fault(fault);
-  ConformanceCase test = small_case(3);
-  test.config.comm.timeout = timeout;
-  const ConformanceOutcome outcome =
-      run_backend(nccl_on_double(), test, [&](ConformanceWorker& worker) {
-        for (int t = 0; t < 3; ++t) {
-          one_sample_step(worker, t, 3, known_gradient);
-        }
-        worker.synchronizer.quiesce();
-        return StepReport{};
-      });
+/// On each communication stream, in the order of streams' addresses.
+std::vector<std::string> texts_of(const ConformanceCase& test) {
+  std::vector<std::string> texts;
+  for (const auto& [stream, calls] : calls_of_step_1(test)) {
+    std::string text;
+    for (const test::HostCall& call : calls) {
+      text += fmt::format("{} ", call.what);
+    }
+    if (text.find("reduce") != std::string::npos) texts.push_back(std::move(text));
+  }
+  return texts;
+}
+
+/// Fewer elements than ranks or places, what divides leaves over, are summed everywhere.
+TEST_F(NcclFaults, ShardsAndNodesTakeTheirCollectivesInOneOrder) {
+  for (const int world : {1, 2, 3, 4}) {
+    SCOPED_TRACE(world);
+    ConformanceCase test = small_case(world);
+    test.config.nccl.sharded = true;
+    std::string expected;
+    for (const std::size_t count : test.buckets) {
+      const auto ranks = static_cast<std::size_t>(world);
+      expected += "wait record reduce_scatter ";
+      expected += count % ranks > 0 ? "all_reduce record update update " : "record update ";
+      expected += "all_gather record ";
+    }
+    const auto texts = texts_of(test);
+    EXPECT_EQ(texts, std::vector(static_cast<std::size_t>(world), expected));
+  }
+  const std::string halves = "wait record reduce_scatter all_reduce all_gather ";
+  const std::string update = "record update record ";
+  const std::string first = "all_reduce all_reduce broadcast ";
+  const std::string second = "all_reduce broadcast ";
+  const auto ranks_text = [&](const std::string& rest) {
+    return halves + update + halves + rest + update + halves + rest + update;
+  };
+  auto texts = texts_of(by_nodes());
+  std::ranges::sort(texts);
+  EXPECT_EQ(texts, (std::vector{ranks_text(first), ranks_text(first), ranks_text(second),
+                                ranks_text(second)}));
+}
+
+/// Every rank's error of `steps`, which end in seconds whatever happens.
+std::vector<std::string> errors_of(const ConformanceCase& test,
+                                   const std::function<StepReport(ConformanceWorker&)>& steps) {
+  const Deadline soon = Deadline::after(std::chrono::seconds(20));
+  const ConformanceOutcome outcome = run_backend(nccl_on_double(), test, steps);
+  EXPECT_FALSE(soon.passed()) << "an abort waited for another communicator";
   return outcome.errors;
+}
+
+/// Three steps under a fault of rank 1's.
+std::vector<std::string> errors_under(const test::NcclFault& fault, Nanoseconds timeout,
+                                      ConformanceCase test = small_case(3)) {
+  test::set_nccl_fault(fault);
+  test.config.comm.timeout = timeout;
+  return errors_of(test, [&](ConformanceWorker& worker) {
+    for (int t = 0; t < 3; ++t) {
+      one_sample_step(worker, t, test.config.world, known_gradient);
+    }
+    worker.synchronizer.quiesce();
+    return StepReport{};
+  });
 }
 
 void expect_one_line_each(const std::vector<std::string>& errors, const std::string& words) {
@@ -182,34 +253,85 @@ TEST_F(NcclFaults, ACollectiveThatNeverEndsTimesOut) {
   expect_one_line_each(errors, "(step 1, bucket 1)");
 }
 
-TEST_F(NcclFaults, ARankThatStopsComingTimesOutOnTheOthers) {
-  ConformanceCase test = small_case(3);
+void expect_timeout_where_rank_2_stops_coming(ConformanceCase test) {
   test.config.comm.timeout = std::chrono::milliseconds(300);
-  const ConformanceOutcome outcome =
-      run_backend(nccl_on_double(), test, [&](ConformanceWorker& worker) {
-        one_sample_step(worker, 0, 3, known_gradient);
-        while (worker.rank == 2) {
-          std::this_thread::sleep_for(kAbortPollInterval);
-          worker.abort.check();
-        }
-        one_sample_step(worker, 1, 3, known_gradient);
-        worker.synchronizer.quiesce();
-        return StepReport{};
-      });
-  expect_one_line_each(outcome.errors, "waited more than 0.3 s for the other ranks in NCCL's");
-  expect_one_line_each(outcome.errors, "(step 1, bucket 0)");
+  const auto errors = errors_of(test, [&](ConformanceWorker& worker) {
+    one_sample_step(worker, 0, test.config.world, known_gradient);
+    while (worker.rank == 2) {
+      std::this_thread::sleep_for(kAbortPollInterval);
+      worker.abort.check();
+    }
+    one_sample_step(worker, 1, test.config.world, known_gradient);
+    worker.synchronizer.quiesce();
+    return StepReport{};
+  });
+  expect_one_line_each(errors, "waited more than 0.3 s for the other ranks in NCCL's");
+  expect_one_line_each(errors, "(step 1, bucket 0)");
+}
+
+void expect_its_reason_where_rank_2_dies(const ConformanceCase& test) {
+  const auto errors = errors_of(test, [&](ConformanceWorker& worker) {
+    one_sample_step(worker, 0, test.config.world, known_gradient);
+    if (worker.rank == 2) throw PeerLost("rank 2 is gone");
+    one_sample_step(worker, 1, test.config.world, known_gradient);
+    worker.synchronizer.quiesce();
+    return StepReport{};
+  });
+  expect_one_line_each(errors, "rank 2 is gone");
+}
+
+TEST_F(NcclFaults, ARankThatStopsComingTimesOutOnTheOthers) {
+  expect_timeout_where_rank_2_stops_coming(small_case(3));
 }
 
 TEST_F(NcclFaults, ARankThatDiesEndsTheOthersWithItsReason) {
-  const ConformanceOutcome outcome =
-      run_backend(nccl_on_double(), small_case(3), [&](ConformanceWorker& worker) {
-        one_sample_step(worker, 0, 3, known_gradient);
-        if (worker.rank == 2) throw PeerLost("rank 2 is gone");
-        one_sample_step(worker, 1, 3, known_gradient);
-        worker.synchronizer.quiesce();
-        return StepReport{};
-      });
-  expect_one_line_each(outcome.errors, "rank 2 is gone");
+  expect_its_reason_where_rank_2_dies(small_case(3));
+}
+
+/// Wherever rank 1 is stuck, collectives of its other communicators are queued behind it, and the
+/// other ranks wait in one of theirs.
+TEST_F(NcclFaults, ByNodesEveryFaultEndsEveryRankToo) {
+  for (const int version : {kGroupAborts, kThreadAborts}) {
+    test::set_nccl_version(version);
+    for (const int into : {0, 1, 2}) {
+      const int after = kWarmUpByNodes + into;
+      const std::string call =
+          std::vector<std::string>{"a reduce-scatter", "an allreduce", "an all-gather"}.at(
+              static_cast<std::size_t>(into));
+      expect_one_line_each(errors_under({test::NcclFaultKind::error, 1, after, 2},
+                                        std::chrono::seconds(20), by_nodes()),
+                           "rank 1: NCCL failed while starting " + call + ": ");
+      expect_one_line_each(errors_under({test::NcclFaultKind::async_error, 1, after, 6},
+                                        std::chrono::seconds(20), by_nodes()),
+                           "rank 1: NCCL failed while ");
+      const auto errors = errors_under({test::NcclFaultKind::hang, 1, after, 0},
+                                       std::chrono::milliseconds(300), by_nodes());
+      expect_one_line_each(errors, "waited more than 0.3 s for the other ranks in NCCL's");
+      expect_one_line_each(errors, "(step 0, bucket ");
+    }
+    test::set_nccl_fault(std::nullopt);
+    expect_timeout_where_rank_2_stops_coming(by_nodes());
+    expect_its_reason_where_rank_2_dies(by_nodes());
+  }
+}
+
+/// What the aborts hold is left to the process's end, here to the test's.
+TEST_F(NcclFaults, AnAbortThatNeverEndsIsNotWaitedFor) {
+  for (const ConformanceCase& test : {small_case(3), by_nodes()}) {
+    test::let_nccl_aborts_end(false);
+    const int after = test.config.nccl.hierarchical ? kWarmUpByNodes + 1 : 4;
+    const auto errors = errors_under({test::NcclFaultKind::hang, 1, after, 0},
+                                     std::chrono::milliseconds(300), test);
+    expect_one_line_each(errors, "waited more than 0.3 s for the other ranks in NCCL's");
+    EXPECT_GT(test::live_nccl_communicators(), 0);
+    EXPECT_GT(test::host_module_bytes(), 0U) << "freeing it would wait for the device";
+    test::let_nccl_aborts_end(true);
+    const Deadline soon = Deadline::after(std::chrono::seconds(20));
+    while (test::live_nccl_communicators() > 0 && !soon.passed()) {
+      std::this_thread::sleep_for(kAbortPollInterval);
+    }
+    test::free_host_module();
+  }
 }
 
 /// `body(rank, …)` on `world` threads; what each threw. Nobody tells the others.
@@ -259,7 +381,7 @@ TEST_F(NcclFaults, CountsThatDifferTimeOutOnEveryRankByItself) {
     GpuMemory memory(gpu, 64, "a test");
     NcclCommunicators comms(gpu, workers, kShort, abort);
     NcclMonitor monitor(comms, gpu, stream, kShort.timeout);
-    monitor.begin(4, 2);
+    monitor.begin("bucket 4", 2);
     comms.all_reduce(NcclCommunicators::kWorld, memory.as<void>(), rank == 1 ? 3 : 4,
                      Precision::fp32, stream);
     monitor.end();

@@ -204,6 +204,21 @@ TEST(Nccl, LarsAndLambFollowRingWithClippingAndScaledLosses) {
   }
 }
 
+TEST(Nccl, LarsAndLambFollowRingByNodes) {
+  for (const OptimizerKind kind : {OptimizerKind::lars, OptimizerKind::lamb}) {
+    for (const int world : {3, 4}) {
+      ConformanceCase test = by_tensor(kind, world, false);
+      test.config.nccl.hierarchical = true;
+      test.config.topology.ranks_per_node = 2;
+      expect_ring_trajectory(test);
+      test.optimizer.clip_norm = 0.5F;
+      expect_ring_trajectory(test);
+      test.optimizer.skip_nonfinite = true;
+      expect_ring_trajectory(test);
+    }
+  }
+}
+
 TEST(Nccl, LarsAndLambNeedTheTensors) {
   ConformanceCase test = by_tensor(OptimizerKind::lars, 1, false);
   test.tensors.clear();

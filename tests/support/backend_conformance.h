@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -211,10 +212,10 @@ StepReport take_step(ConformanceWorker& worker, const StepInfo& info, Gradient g
   for (BucketId b = 0; b < worker.plan.count(); ++b) {
     const Range range = worker.plan[b];
     if (!sync.traits().shared_weights) {
-      EXPECT_TRUE(
-          std::equal(read.begin() + static_cast<std::ptrdiff_t>(range.begin),
-                     read.begin() + static_cast<std::ptrdiff_t>(range.end),
-                     worker.view.weights.begin() + static_cast<std::ptrdiff_t>(range.begin)))
+      const std::span<float> now = worker.view.weights.subspan(range.begin, range.size());
+      EXPECT_TRUE(std::ranges::equal(
+          now, std::span(read).subspan(range.begin, range.size()),
+          [](float x, float y) { return x == y || (std::isnan(x) && std::isnan(y)); }))
           << "rank " << worker.rank << ": bucket " << b << "'s weights changed before its gradient";
     }
     for (std::size_t j = range.begin; j < range.end; ++j) {

@@ -32,7 +32,7 @@ constexpr int kInvalidUsage = 5;
 /// Longer than any test's timeout: only a test that would hang gets here.
 constexpr std::chrono::seconds kGiveUp{60};
 
-enum class Kind : std::uint8_t { all_reduce, reduce_scatter, all_gather, broadcast };
+enum class Kind : std::uint8_t { all_reduce, reduce_scatter, all_gather, broadcast, doubles };
 
 struct Part {
   Kind kind = Kind::all_reduce;
@@ -78,10 +78,17 @@ struct Clique {
   std::map<std::int64_t, Split> splits;
 };
 
-struct Member {
-  std::shared_ptr<Clique> clique;
+/// A rank of the job and its GPU: what its communicators have in common.
+struct Owner {
   int rank = 0;
   std::int64_t issued = 0;
+  std::int64_t queued = 0;  ///< collectives that have not ended
+};
+
+struct Member {
+  std::shared_ptr<Clique> clique;
+  std::shared_ptr<Owner> owner;
+  int rank = 0;
   std::int64_t executed = 0;
   std::int64_t splits = 0;
   bool aborted = false;
@@ -100,7 +107,9 @@ struct Fabric {
   std::map<std::string, std::shared_ptr<Clique>> cliques;
   int ids = 0;
   int live = 0;
+  std::int64_t double_sums = 0;
   int version = 22809;
+  bool aborts_end = true;
   std::optional<NcclFault> fault;
 };
 
@@ -196,6 +205,18 @@ void copy(const Meeting& meeting) {
   }
 }
 
+void sum_up_doubles(const Meeting& meeting) {
+  std::vector<double> total(meeting.parts.front().count);
+  for (const Part& part : meeting.parts) {
+    for (std::size_t i = 0; i < total.size(); ++i) {
+      total[i] += static_cast<const double*>(part.from)[i];
+    }
+  }
+  for (const Part& part : meeting.parts) {
+    std::ranges::copy(total, static_cast<double*>(part.to));
+  }
+}
+
 void carry_out(Meeting& meeting) {
   for (const Part& part : meeting.parts) {
     if (!part.matches(meeting.parts.front())) {
@@ -203,7 +224,12 @@ void carry_out(Meeting& meeting) {
     }
   }
   const Kind kind = meeting.parts.front().kind;
-  kind == Kind::all_reduce || kind == Kind::reduce_scatter ? reduce(meeting) : copy(meeting);
+  if (kind == Kind::doubles) {
+    sum_up_doubles(meeting);
+    ++fabric().double_sums;
+  } else {
+    kind == Kind::all_reduce || kind == Kind::reduce_scatter ? reduce(meeting) : copy(meeting);
+  }
   meeting.done = true;
 }
 
@@ -242,6 +268,14 @@ void meet(const std::shared_ptr<Member>& me, const Part& part, bool strikes) {
   }
 }
 
+/// As meet(); the GPU has done it then.
+void work_off(const std::shared_ptr<Member>& me, const Part& part, bool strikes) {
+  meet(me, part, strikes);
+  const std::lock_guard lock(fabric().mutex);
+  --me->owner->queued;
+  fabric().changed.notify_all();
+}
+
 int issue(void* comm, void* stream, const Part& part, std::string_view what) {
   const std::shared_ptr<Member> me = member_of(comm);
   bool strikes = false;
@@ -250,14 +284,16 @@ int issue(void* comm, void* stream, const Part& part, std::string_view what) {
     if (!me->complete()) {
       return cuda::kNcclStatus + kInvalidUsage;
     }
-    strikes = me->fault && me->fault->rank == me->rank && me->fault->after <= me->issued;
-    ++me->issued;
+    Owner& owner = *me->owner;
+    strikes = me->fault && me->fault->rank == owner.rank && me->fault->after <= owner.issued;
+    ++owner.issued;
     if (strikes && me->fault->kind == NcclFaultKind::error) {
       return cuda::kNcclStatus + me->fault->result;
     }
+    ++owner.queued;
   }
   host_log().add({what, stream, part.to, part.count});
-  static_cast<HostStream*>(stream)->queue([=] { meet(me, part, strikes); });
+  static_cast<HostStream*>(stream)->queue([=] { work_off(me, part, strikes); });
   return kSuccess;
 }
 
@@ -287,6 +323,7 @@ int init(void** comm, int world, const cuda::NcclId* id, int rank, const NcclOpt
   }
   auto member = std::make_shared<Member>();
   member->clique = clique;
+  member->owner = std::make_shared<Owner>(Owner{rank, 0, 0});
   member->rank = rank;
   member->fault = all.fault;
   if (++clique->joined == clique->size) {
@@ -321,6 +358,7 @@ int split(void* comm, int color, int key, void** made, const NcclOptions* /*opti
   const std::int64_t number = me->splits++;
   Split& callers = me->clique->splits[number];
   auto member = std::make_shared<Member>();
+  member->owner = me->owner;
   member->fault = me->fault;
   callers.entries.push_back({color, key, me->rank, std::move(member), me, made});
   ++me->splitting;
@@ -347,6 +385,12 @@ int all_reduce(const void* from, void* to, std::size_t count, Precision format, 
   return issue(comm, stream, {Kind::all_reduce, from, to, count, format, sum, 0}, "all_reduce");
 }
 
+int sum_doubles(double* values, std::size_t count, void* comm, void* stream) {
+  return issue(comm, stream,
+               {Kind::doubles, values, values, count, Precision::fp32, cuda::NcclSum::sum, 0},
+               "sum_doubles");
+}
+
 int reduce_scatter(const void* from, void* to, std::size_t count, Precision format,
                    cuda::NcclSum sum, void* comm, void* stream) {
   return issue(comm, stream, {Kind::reduce_scatter, from, to, count, format, sum, 0},
@@ -366,8 +410,45 @@ int broadcast(void* memory, std::size_t count, Precision format, int root, void*
                "broadcast");
 }
 
+using Handles = std::vector<std::unique_ptr<Handle>>;
+
+/// The calling thread's group: communicators whose abort waits for its end.
+struct Group {
+  int depth = 0;
+  Handles aborted;
+};
+
+Group& group_of_thread() {
+  thread_local Group group;
+  return group;
+}
+
+/// Frees their memory, for which the device has to be idle.
+void reclaim(Handles handles) {
+  Fabric& all = fabric();
+  std::unique_lock lock(all.mutex);
+  const auto idle = [&] {
+    return all.aborts_end && std::ranges::all_of(handles, [](const auto& handle) {
+             return handle->member->owner->queued == 0;
+           });
+  };
+  if (!all.changed.wait_for(lock, kGiveUp, idle)) {
+    std::fprintf(stderr, "NCCL's double: an abort waited for what nobody ended\n");
+  }
+  all.live -= static_cast<int>(handles.size());
+}
+
 /// Collectives are queued as they come, which is one of the orders that a group allows.
-int group() {
+int group_start() {
+  ++group_of_thread().depth;
+  return kSuccess;
+}
+
+int group_end() {
+  Group& group = group_of_thread();
+  if (--group.depth == 0) {
+    reclaim(std::exchange(group.aborted, {}));
+  }
   return kSuccess;
 }
 
@@ -383,19 +464,30 @@ int destroy(void* comm) {
 }
 
 int abort(void* comm) {
-  const std::unique_ptr<Handle> owned(static_cast<Handle*>(comm));
-  const std::lock_guard lock(fabric().mutex);
-  owned->member->aborted = true;
-  --fabric().live;
-  fabric().changed.notify_all();
+  constexpr int kAbortsGroups = 22200;
+  Handles aborted;
+  aborted.emplace_back(static_cast<Handle*>(comm));
+  bool now = true;
+  {
+    const std::lock_guard lock(fabric().mutex);
+    aborted.front()->member->aborted = true;
+    fabric().changed.notify_all();
+    now = group_of_thread().depth == 0 || fabric().version < kAbortsGroups;
+  }
+  if (now) {
+    reclaim(std::move(aborted));
+  } else {
+    group_of_thread().aborted.push_back(std::move(aborted.front()));
+  }
   return kSuccess;
 }
 
 }  // namespace
 
 cuda::NcclApi host_nccl() {
-  return {open,       unique_id, init,  split, async_error, last_error, all_reduce, reduce_scatter,
-          all_gather, broadcast, group, group, finalize,    destroy,    abort};
+  return {open,       unique_id,      init,       split,     async_error, last_error,
+          all_reduce, reduce_scatter, all_gather, broadcast, sum_doubles, group_start,
+          group_end,  finalize,       destroy,    abort};
 }
 
 void set_nccl_fault(std::optional<NcclFault> fault) {
@@ -406,6 +498,17 @@ void set_nccl_fault(std::optional<NcclFault> fault) {
 void set_nccl_version(int version) {
   const std::lock_guard lock(fabric().mutex);
   fabric().version = version;
+}
+
+std::int64_t host_nccl_double_sums() {
+  const std::lock_guard lock(fabric().mutex);
+  return fabric().double_sums;
+}
+
+void let_nccl_aborts_end(bool end) {
+  const std::lock_guard lock(fabric().mutex);
+  fabric().aborts_end = end;
+  fabric().changed.notify_all();
 }
 
 int live_nccl_communicators() {

@@ -2,7 +2,9 @@
 // NCCL's double: communicators between threads of one process, whose collectives are queued on the
 // streams of host_stream.h and meet there. Sums are added in rank order in fp32 and rounded once to
 // the format. As with NCCL, a collective that not all ranks join, or whose counts differ, never
-// ends until it is aborted. No result of it is a GPU's.
+// ends until it is aborted, and an abort does not come back before all collectives of its rank have
+// ended, those of other communicators too; from 2.22 on, aborts in a group wait together. No result
+// of it is a GPU's.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +22,8 @@ enum class NcclFaultKind : std::uint8_t {
   hang,         ///< the collective never ends
 };
 
-/// Strikes at the collective that rank `rank` (of the communicator) begins after `after` others.
+/// Strikes at the collective that rank `rank` of the job begins after `after` others, on all its
+/// communicators together.
 struct NcclFault {
   NcclFaultKind kind = NcclFaultKind::error;
   int rank = 0;
@@ -32,7 +35,11 @@ struct NcclFault {
 void set_nccl_fault(std::optional<NcclFault> fault);
 /// What open() finds, by default 22809 (2.28.9); 0: nothing.
 void set_nccl_version(int version);
+/// Whether aborts come back once they have ended what they had to, as by default.
+void let_nccl_aborts_end(bool end);
 /// Communicators that were made and neither destroyed nor aborted.
 [[nodiscard]] int live_nccl_communicators();
+/// Sums of doubles that all ranks joined since the process began.
+[[nodiscard]] std::int64_t host_nccl_double_sums();
 
 }  // namespace paceline::test

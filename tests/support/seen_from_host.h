@@ -23,7 +23,10 @@ class SeenFromHost final : public Synchronizer {
   /// Copies may be under way after an exception.
   ~SeenFromHost() override {
     inner_.reset();
-    gpu_.stream().synchronize();
+    if (!gpu_.stream().drain()) {
+      gpu_.keep(std::move(weights_));
+      gpu_.keep(std::move(gradients_));
+    }
   }
 
   [[nodiscard]] Traits traits() const noexcept override { return inner_->traits(); }

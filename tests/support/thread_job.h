@@ -80,9 +80,9 @@ inline ThreadJobResult run_thread_job(const Config& config, const Backend& backe
   };
   const auto train_rank = [&](int rank) {
     const auto index = static_cast<std::size_t>(rank);
-    const WorkerContext context{rank,    config, topology, *workers[index], *everyone[index],
-                                nullptr, abort};
     CommunicatorReducer reducer(*workers[index]);
+    const WorkerContext context{rank,    config, topology, *workers[index], *everyone[index],
+                                nullptr, abort,  &reducer};
     const auto device = parts.device(context);
     const auto model = parts.model(*device, context, train_set, &reducer);
     auto synchronizer = parts.synchronizer(*device, backend, context);

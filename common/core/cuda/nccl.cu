@@ -188,6 +188,11 @@ int broadcast(void* memory, std::size_t count, Precision format, int root, void*
                                native_stream(stream)));
 }
 
+int sum_doubles(double* values, std::size_t count, void* comm, void* stream) {
+  return told(nccl().all_reduce(values, values, count, ncclFloat64, ncclSum, native(comm),
+                                native_stream(stream)));
+}
+
 int group_start() {
   return told(nccl().group_start());
 }
@@ -230,8 +235,9 @@ const char* nccl_result_text(int result) noexcept {
   }
 }
 
-constinit const NcclApi kNcclApi{open,        unique_id,  init,           split,      async_error,
-                                 last_error,  all_reduce, reduce_scatter, all_gather, broadcast,
-                                 group_start, group_end,  finalize,       destroy,    abort};
+constinit const NcclApi kNcclApi{open,        unique_id,  init,        split,
+                                 async_error, last_error, all_reduce,  reduce_scatter,
+                                 all_gather,  broadcast,  sum_doubles, group_start,
+                                 group_end,   finalize,   destroy,     abort};
 
 }  // namespace paceline::cuda

@@ -50,6 +50,8 @@ struct NcclApi {
                     void* stream);
   int (*broadcast)(void* memory, std::size_t count, Precision format, int root, void* comm,
                    void* stream);
+  /// Doubles, in place.
+  int (*sum_doubles)(double* values, std::size_t count, void* comm, void* stream);
   int (*group_start)();
   int (*group_end)();
   int (*finalize)(void* comm);

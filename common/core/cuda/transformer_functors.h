@@ -15,7 +15,8 @@ namespace paceline::cuda {
 template <typename T>
 using TransformerEach =
     std::tuple<kernels::BasicGelu<T>, kernels::BasicGeluGradient<T>, kernels::SplitHeads<T>,
-               kernels::JoinHeads<T>, kernels::EmbedTokens<T>, kernels::PositionGradient<T>>;
+               kernels::JoinHeads<T>, kernels::EmbedTokens<T>, kernels::PositionGradient<T>,
+               kernels::RowNormColumnSums<T>>;
 
 using TransformerEachFunctors = decltype(std::tuple_cat(
     TransformerEach<float>{}, TransformerEach<Half>{}, TransformerEach<Bfloat>{}));
@@ -24,8 +25,8 @@ using TransformerEachFunctors = decltype(std::tuple_cat(
 template <typename T>
 using TransformerRows =
     std::tuple<kernels::BasicRowNorm<T>, kernels::BasicRowNormGradient<T>,
-               kernels::RowNormColumnSums<T>, kernels::BasicCausalSoftmax<T>,
-               kernels::BasicCausalSoftmaxGradient<T>, kernels::TokenGradient<T>>;
+               kernels::BasicCausalSoftmax<T>, kernels::BasicCausalSoftmaxGradient<T>,
+               kernels::TokenGradient<T>>;
 
 using TransformerRowFunctors = decltype(std::tuple_cat(
     TransformerRows<float>{}, TransformerRows<Half>{}, TransformerRows<Bfloat>{}));

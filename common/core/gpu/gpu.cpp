@@ -14,9 +14,7 @@ namespace paceline {
 namespace {
 
 const CudaModule& usable(const CudaModule& module) {
-  if (!module.usable()) {
-    throw ConfigError(fmt::format("device = cuda: {}", module.reason()));
-  }
+  require_cuda(module, "device");
   return module;
 }
 
@@ -110,7 +108,7 @@ GpuMemory::GpuMemory(Gpu& gpu, std::size_t bytes, std::string_view what)
 }
 
 GpuMemory::~GpuMemory() {
-  if (memory_ != nullptr && gpu_->stream().drain()) {
+  if (memory_ != nullptr && gpu_->stream().drain() && !gpu_->waits()->given_up()) {
     static_cast<void>(gpu_->api().release(memory_));
     gpu_->held_ -= bytes_;
   }
@@ -142,6 +140,13 @@ PinnedRange::~PinnedRange() {
   }
 }
 
+void require_cuda(const CudaModule& module, std::string_view key) {
+  if (!module.usable()) {
+    throw ConfigError(
+        fmt::format("{} = \"cuda\" cannot be used here: {}; allowed: cpu", key, module.reason()));
+  }
+}
+
 void check_gpu_index(const CudaModule& module, int index) {
   const auto gpus = static_cast<int>(module.devices().size());
   if (index < 0 || index >= gpus) {
@@ -161,7 +166,7 @@ Gpu::Gpu(const CudaModule& module, const GpuOptions& options)
       stream_(*this, "of computing") {}
 
 Gpu::~Gpu() {
-  if (math_ != nullptr) {
+  if (math_ != nullptr && !waits_->given_up()) {  // it waits for the device
     static_cast<void>(api_.math.destroy(math_));
   }
 }

@@ -64,7 +64,7 @@ class GpuStream final : public Stream {
 };
 
 /// Device memory, not cleared. Outlived by the Gpu; its end waits for the compute stream, and
-/// leaves the memory to the process's end where that is stuck.
+/// leaves the memory to the process's end where that or another stream is stuck.
 class GpuMemory {
  public:
   GpuMemory() = default;
@@ -126,6 +126,10 @@ struct GpuOptions {
   Nanoseconds timeout = GpuWaits::kUsualTimeout;  ///< of each wait of the host
   const AbortToken* abort = nullptr;              ///< ends waits; outlives the Gpu
 };
+
+/// Throws ConfigError `KEY = "cuda" cannot be used here`, with the reason, unless `module` is
+/// usable.
+void require_cuda(const CudaModule& module, std::string_view key);
 
 /// Throws ConfigError naming cuda.device where a usable module has no GPU of that index.
 void check_gpu_index(const CudaModule& module, int index);

@@ -2,9 +2,12 @@
 #include <algorithm>
 #include <vector>
 
+#include "common/core/gpu/device_sums.h"
 #include "common/core/gpu/gpu_layers.h"
 #include "common/core/gpu/gpu_parts.h"
+#include "common/core/kernels_column_gradients.h"
 #include "common/core/kernels_norm.h"
+#include "common/core/kernels_shared_norm.h"
 #include "common/core/norm_layer.h"
 #include "common/core/shared_moments.h"
 
@@ -48,7 +51,7 @@ class GpuNorm : public NormLayer {
                                                 scratch.part_first,
                                                 scratch.part_second,
                                                 cut};
-      gpu().rows(cut.units(), sums, name());
+      gpu().each(sums.units(), sums, name());
     });
     gpu().rows(cut.slabs * channels(),
                kernels::MergedSums{scratch.part_first, scratch.part_second, scratch.first,
@@ -71,8 +74,8 @@ class GpuNorm : public NormLayer {
                                                      pass.weights,
                                                      scratch.mean_dy,
                                                      scratch.mean_dy_x,
-                                                     cut};
-      gpu().rows(cut.units(), gradient, name());
+                                                     cut_elements(cut)};
+      gpu().each(gradient.units(), gradient, name());
     });
   }
 
@@ -83,6 +86,7 @@ class GpuNorm : public NormLayer {
     double* part_second;
     double* first;   ///< forward: means, backward: Σ dy
     double* second;  ///< forward: Σ (x − mean)², backward: Σ dy·x̂
+    double* count;   ///< after `second`: for sums over ranks
     float* mean_dy;
     float* mean_dy_x;
   };
@@ -110,16 +114,16 @@ class GpuNorm : public NormLayer {
   /// With mean() and inverse().
   void normalise(const ForwardPass& pass, const kernels::ColumnParts& cut) const {
     context_->with_format([&]<typename T>(T) {
-      const kernels::ColumnNormalise<T> row{as_stored<T>(pass.input),
-                                            as_stored<T>(pass.output),
-                                            as_stored<T>(pass.addend),
-                                            mean(),
-                                            inverse(cut),
-                                            pass.weights,
-                                            pass.weights + channels(),
-                                            cut,
-                                            setup().activation == Activation::relu};
-      gpu().rows(cut.units(), row, name());
+      const kernels::ColumnNormalise<T> normalise{as_stored<T>(pass.input),
+                                                  as_stored<T>(pass.output),
+                                                  as_stored<T>(pass.addend),
+                                                  mean(),
+                                                  inverse(cut),
+                                                  pass.weights,
+                                                  pass.weights + channels(),
+                                                  cut_elements(cut),
+                                                  setup().activation == Activation::relu};
+      gpu().each(normalise.units(), normalise, name());
     });
   }
 
@@ -127,10 +131,9 @@ class GpuNorm : public NormLayer {
   void take_moments(const ForwardPass& pass, const kernels::ColumnParts& cut,
                     const Scratch& scratch) const {
     context_->with_format([&]<typename T>(T) {
-      gpu().rows(cut.units(),
-                 kernels::ColumnMoments<T>{as_stored<T>(pass.input), scratch.part_first,
-                                           scratch.part_second, cut},
-                 name());
+      const kernels::ColumnMoments<T> moments{as_stored<T>(pass.input), scratch.part_first,
+                                              scratch.part_second, cut};
+      gpu().each(moments.units(), moments, name());
     });
     gpu().rows(cut.slabs * channels(),
                kernels::MergedMoments{scratch.part_first, scratch.part_second, scratch.first,
@@ -147,14 +150,16 @@ class GpuNorm : public NormLayer {
   }
   [[nodiscard]] static std::size_t scratch_bytes(const kernels::ColumnParts& cut) {
     const auto parts = static_cast<std::size_t>(cut.parts);
-    return columns_of(cut) * (2 * (parts + 1) * sizeof(double) + 2 * sizeof(float));
+    return columns_of(cut) * (2 * (parts + 1) * sizeof(double) + 2 * sizeof(float)) +
+           sizeof(double);
   }
   [[nodiscard]] Scratch carve(const kernels::ColumnParts& cut) const {
     const auto n = static_cast<std::ptrdiff_t>(columns_of(cut));
     auto* const doubles = context_->scratch<double>(3, scratch_bytes(cut));
     double* const first = doubles + 2 * n * cut.parts;
-    auto* const floats = reinterpret_cast<float*>(first + 2 * n);
-    return {doubles, doubles + n * cut.parts, first, first + n, floats, floats + n};
+    double* const count = first + 2 * n;
+    auto* const floats = reinterpret_cast<float*>(count + 1);
+    return {doubles, doubles + n * cut.parts, first, first + n, count, floats, floats + n};
   }
 
   GpuContextPtr context_;
@@ -190,37 +195,63 @@ class GpuBatchNorm : public GpuNorm {
       take_moments(pass, cut, scratch);
     }
     count_ = static_cast<double>(cut.rows);
+    const kernels::BatchStatistics own{scratch.first, scratch.second,   mean(),
+                                       inverse(cut),  pass.buffers,     channels(),
+                                       count_,        setup().momentum, kNormEpsilon};
+    if (sums_on_device()) {
+      gpu().each(channels(),
+                 kernels::MomentSums{scratch.first, scratch.second, scratch.count, count_}, name());
+      sum_on_device(scratch);
+      gpu().each(channels(),
+                 kernels::SharedStatistics{scratch.first, scratch.second, scratch.count, own},
+                 name());
+      return;
+    }
+    kernels::BatchStatistics all = own;
     if (sums_over_ranks()) {
       download(scratch, cut.rows > 0);
-      count_ = share_moments(*setup().reducer, count_, half(0), half(1));
+      all.count = count_ = share_moments(*setup().reducer, count_, half(0), half(1));
       upload(scratch);
     }
     if (count_ > 0.0) {
-      gpu().each(channels(),
-                 kernels::BatchStatistics{scratch.first, scratch.second, mean(), inverse(cut),
-                                          pass.buffers, channels(), count_, setup().momentum,
-                                          kNormEpsilon},
-                 name());
+      gpu().each(channels(), all, name());
     }
   }
 
-  void share_gradients(const BackwardPass& pass, const kernels::ColumnParts& /*cut*/,
+  void share_gradients(const BackwardPass& pass, const kernels::ColumnParts& cut,
                        const Scratch& scratch) override {
+    const kernels::GroupGradientMeans means{scratch.first,
+                                            scratch.second,
+                                            pass.weights,
+                                            scratch.mean_dy,
+                                            scratch.mean_dy_x,
+                                            static_cast<std::int64_t>(count_),
+                                            1,
+                                            channels()};
+    if (sums_on_device()) {
+      gpu().each(1, kernels::SharedCount{scratch.count, static_cast<double>(cut.rows)}, name());
+      sum_on_device(scratch);
+      gpu().each(channels(), kernels::SharedGradientMeans{scratch.count, means}, name());
+      return;
+    }
     if (sums_over_ranks()) {
       download(scratch, true);
       setup().reducer->sum(host_);
       upload(scratch);
     }
     if (count_ > 0.0) {
-      gpu().each(channels(),
-                 kernels::GroupGradientMeans{scratch.first, scratch.second, pass.weights,
-                                             scratch.mean_dy, scratch.mean_dy_x,
-                                             static_cast<std::int64_t>(count_), 1, channels()},
-                 name());
+      gpu().each(channels(), means, name());
     }
   }
 
  private:
+  [[nodiscard]] bool sums_on_device() const noexcept {
+    return sums_over_ranks() && setup().reducer->on_device() != nullptr;
+  }
+  void sum_on_device(const Scratch& scratch) {
+    const std::size_t n = 2 * static_cast<std::size_t>(channels()) + 1;
+    setup().reducer->on_device()->sum({scratch.first, n}, gpu().stream());
+  }
   [[nodiscard]] std::span<double> half(std::size_t which) noexcept {
     const std::size_t n = host_.size() / 2;
     return std::span(host_).subspan(which * n, n);
@@ -243,7 +274,8 @@ class GpuBatchNorm : public GpuNorm {
     gpu().stream().synchronize();
   }
 
-  double count_ = 0.0;  // elements per channel, of all ranks where they share
+  // Elements per channel, of all ranks where the host sums.
+  double count_ = 0.0;
   std::vector<double> host_;
 };
 

@@ -6,18 +6,34 @@
 #include <algorithm>
 
 #include "common/base/error.h"
+#include "common/core/kernels_column_gradients.h"
 #include "common/core/kernels_stored.h"
 
 namespace paceline {
 
+namespace {
+
+/// For about `wanted_lanes` lanes where a part has `lanes`; parts have `least` rows or more.
+std::int64_t parts_for(std::int64_t wanted_lanes, std::int64_t lanes, std::int64_t rows,
+                       std::int64_t least) {
+  const std::int64_t wanted = wanted_lanes / std::max<std::int64_t>(1, lanes);
+  return std::max<std::int64_t>(1, std::min(wanted, (rows + least - 1) / least));
+}
+
+}  // namespace
+
 kernels::ColumnParts cut_columns(std::int64_t slabs, std::int64_t rows, std::int64_t columns) {
-  constexpr std::int64_t kWarps = 4096;
+  constexpr std::int64_t kLanes = 1 << 17;
   constexpr std::int64_t kLeastRows = 32;
-  kernels::ColumnParts cut{slabs, rows, columns, 1};
-  const std::int64_t wanted = kWarps / std::max<std::int64_t>(1, cut.units());
-  const std::int64_t most = (rows + kLeastRows - 1) / kLeastRows;
-  cut.parts = std::max<std::int64_t>(1, std::min(wanted, most));
-  return cut;
+  const std::int64_t padded = (columns + 31) / 32 * 32;
+  return {slabs, rows, columns, parts_for(kLanes, slabs * padded, rows, kLeastRows)};
+}
+
+kernels::ColumnParts cut_elements(const kernels::ColumnParts& sums) {
+  constexpr std::int64_t kLanes = 1 << 19;
+  constexpr std::int64_t kLeastRows = 4 * kernels::kElementRows;
+  const std::int64_t lanes = sums.slabs * sums.columns / kernels::kElementPack;
+  return {sums.slabs, sums.rows, sums.columns, parts_for(kLanes, lanes, sums.rows, kLeastRows)};
 }
 
 bool computed_by_dnn(const GpuContext& context, LayerEngine engine, const char* obstacle,
@@ -41,9 +57,8 @@ void queue_bias_gradient(GpuContext& context, const float* y, float* dy, float* 
   const kernels::ColumnParts cut = cut_columns(1, rows, columns);
   auto* const sums = context.scratch<float>(3, bias_scratch(rows, columns)[3]);
   context.with_format([&]<typename T>(T) {
-    context.gpu().rows(cut.units(),
-                       kernels::ColumnBiasSums<T>{as_stored<T>(y), as_stored<T>(dy), sums, cut},
-                       "a bias's gradient");
+    const kernels::ColumnBiasSums<T> part{as_stored<T>(y), as_stored<T>(dy), sums, cut};
+    context.gpu().each(part.units(), part, "a bias's gradient");
   });
   context.gpu().rows(columns, kernels::MergedBias{sums, bias, cut}, "a bias's gradient");
 }

@@ -11,9 +11,12 @@
 
 namespace paceline {
 
-/// Cuts a batch so that a GPU has warps enough, each with rows enough.
+/// Cuts a batch so that a GPU which sums it has lanes enough, each with rows enough. The parts
+/// decide the sums' last bits, so they follow from the extents alone.
 [[nodiscard]] kernels::ColumnParts cut_columns(std::int64_t slabs, std::int64_t rows,
                                                std::int64_t columns);
+/// The same batch in parts for what changes its elements: more of them, and no bit depends on it.
+[[nodiscard]] kernels::ColumnParts cut_elements(const kernels::ColumnParts& sums);
 
 /// Whether cuDNN computes a layer where `engine` is asked to; `obstacle` is cuDNN's reason why not,
 /// null where there is none. Throws Error naming the layer, its shape for `samples`, the reason,

@@ -99,10 +99,9 @@ void queue_row_norm_gradient(GpuContext& context, std::int64_t rows, std::int64_
   auto* const plain = context.scratch<double>(3, row_norm_scratch(rows, width)[3]);
   double* const weighted = plain + cut.parts * width;
   context.with_format([&]<typename T>(T) {
-    gpu.rows(cut.units(),
-             kernels::RowNormColumnSums<T>{as_stored<T>(x), as_stored<T>(dy), norm.mean,
-                                           norm.inverse, plain, weighted, cut},
-             kWhat);
+    const kernels::RowNormColumnSums<T> sums{
+        as_stored<T>(x), as_stored<T>(dy), norm.mean, norm.inverse, plain, weighted, cut};
+    gpu.each(sums.units(), sums, kWhat);
   });
   gpu.each(width,
            kernels::NormParameterGradient{plain, weighted, gradients, gradients + width, cut.parts,

@@ -32,8 +32,11 @@ class GpuWaits {
   /// it works on must then stay.
   bool drain(void* stream) const noexcept;
 
-  /// A wait timed out: the GPU is taken to be stuck.
+  /// A wait timed out: the GPU is taken to be stuck. Calls that wait for the whole device, such as
+  /// freeing its memory, might then not come back.
   [[nodiscard]] bool given_up() const noexcept { return given_up_.load(); }
+  /// As if a wait had.
+  void give_up() const noexcept { given_up_ = true; }
 
  private:
   /// kNotReady when `timeout` was over first. `heeds_abort`: throws its reason.

@@ -10,6 +10,7 @@
 #include "common/config/value_text.h"
 #include "experiments/bench_allreduce.h"
 #include "experiments/bench_nccl.h"
+#include "experiments/bench_optimizer.h"
 #include "experiments/bench_pushpull.h"
 #include "experiments/commands.h"
 
@@ -31,6 +32,12 @@ Examples:
   paceline bench pushpull                          1 worker, 1 server, 1 key in flight
   paceline bench pushpull --keys=10 --min=1MiB     ten keys in flight
   paceline bench pushpull --workers=2 --servers=2 --json=pushpull.json)";
+
+constexpr const char* kOptimizerExamples = R"(
+Examples:
+  paceline bench optimizer                                        on the first GPU
+  paceline bench optimizer --optimizer=adam --bucket=100MiB --json=optimizer.json
+  paceline bench optimizer --device=cpu --elements=10000000       one thread, beside memcpy)";
 
 /// "64KiB" as bytes.
 std::size_t read_size(const std::string& name, const std::string& text) {
@@ -141,13 +148,36 @@ void add_pushpull(CLI::App& bench, Action& action) {
       [options, &action] { action = [options] { return bench_pushpull(*options); }; });
 }
 
+void add_optimizer(CLI::App& bench, Action& action) {
+  auto* command =
+      bench.add_subcommand("optimizer", "Updates of weights beside the memory's bandwidth");
+  auto options = std::make_shared<OptimizerBenchOptions>();
+  command->add_option("--device", options->device, "cuda, cpu")->capture_default_str();
+  command
+      ->add_option("--optimizer", options->optimizers,
+                   "sgd, momentum, nesterov, adam [sgd,momentum,adam]")
+      ->delimiter(',');
+  command->add_option("--elements", options->elements, "Weights")->capture_default_str();
+  add_size(*command, "--bucket", options->bucket_bytes,
+           "Weights that one launch updates, as bucket.size [25MiB]");
+  command->add_option("--iters", options->iters, "Timed steps")->capture_default_str();
+  command->add_option("--warmup", options->warmup, "Steps before them")->capture_default_str();
+  command->add_option("--json", options->json, "File to write the results to as well");
+  command->footer(fmt::format("\n{}\n{}", kOptimizerBenchLegend, kOptimizerExamples));
+  command->callback([options, &action] {
+    action = [options] { return bench_optimizer(cuda_module(), *options); };
+  });
+}
+
 }  // namespace
 
 void add_bench_command(CLI::App& program, Action& action) {
-  auto* bench = program.add_subcommand("bench", "Measures collectives and the parameter server");
+  auto* bench =
+      program.add_subcommand("bench", "Measures collectives, the parameter server and updates");
   bench->require_subcommand(1);
   add_allreduce(*bench, action);
   add_pushpull(*bench, action);
+  add_optimizer(*bench, action);
 }
 
 }  // namespace paceline

@@ -79,14 +79,20 @@ def falls(rank):
 def quarters(rank):
     """Of its last losses over its first ones."""
     size = max(1, len(rank) // 4)
-    return sum(rank[-size:]) / sum(rank[:size])
+    first = sum(rank[:size])
+    if first <= 0.0:
+        raise Failed("its first losses are not over 0")
+    return sum(rank[-size:]) / first
 
 
 def difference(expected, found, steps):
     """Largest over ranks and the first steps, as a share of the largest loss."""
     pairs = [(a, b) for rank in expected for a, b in zip(expected[rank][:steps],
                                                          found[rank][:steps])]
-    return max(abs(a - b) for a, b in pairs) / max(a for a, _ in pairs)
+    largest = max((a for a, _ in pairs), default=0.0)
+    if largest <= 0.0:
+        raise Failed("the reference has no loss over 0 to compare with")
+    return max(abs(a - b) for a, b in pairs) / largest
 
 
 def compare(done, tolerance, early_tolerance):
@@ -95,6 +101,8 @@ def compare(done, tolerance, early_tolerance):
     if {r: len(v) for r, v in expected.items()} != {r: len(v) for r, v in found.items()}:
         raise Failed("the runs have different ranks or numbers of steps")
     require_finite(expected, found)
+    if not expected or not all(expected.values()):
+        raise Failed("the runs wrote no steps")
     steps = len(expected[0])
     worst = difference(expected, found, steps)
     early = difference(expected, found, EARLY_STEPS)
@@ -115,6 +123,8 @@ def converge(done):
     """Figures of an asynchronous run, whose order of updates differs from run to run."""
     found = losses(done[0])
     require_finite(found)
+    if not found:
+        raise Failed("the run wrote no steps")
     figures = {"steps": [len(rank) for rank in found.values()],
                "first_losses": [rank[0] for rank in found.values()],
                "last_losses": [rank[-1] for rank in found.values()]}
@@ -167,13 +177,15 @@ def compare_graphs(done, tolerance, early_tolerance):
     return figures
 
 
-def trajectory(plan, name, model, sync, world, precision="fp32", reference="", extra=()):
+def trajectory(plan, name, model, sync, world, precision="fp32", reference="", extra=(), norm=""):
+    """`extra` keys are the device's run's alone where there is a `reference`, `norm` is of both."""
     graphs = "cuda.graph=true" in extra
-    keys = [*training_keys(plan, model, world), "optimizer.momentum=0.9"]
+    keys = [*training_keys(plan, model, world), "optimizer.momentum=0.9",
+            *([f"norm={norm}"] if norm else [])]
     if precision == "fp16":  # so small that no step is left out for an overflow
         extra = [*extra, "precision.initial_scale=1024"]
-    on_cpu = plan.train(f"cpu-{model}-{reference or sync}-{world}", "cpu", reference or sync, world,
-                        *keys, *(() if reference else extra), reuse=True)
+    on_cpu = plan.train(f"cpu-{model}{norm}-{reference or sync}-{world}", "cpu", reference or sync,
+                        world, *keys, *(() if reference else extra), reuse=True)
     on_device = plan.train(name, plan.device, sync, world, *keys, *extra,
                            f"precision.compute={precision}")
     skip = ""
@@ -183,6 +195,8 @@ def trajectory(plan, name, model, sync, world, precision="fp32", reference="", e
         skip = "device=cpu: gpt computes in fp32 there"
     elif plan.device == "cpu" and graphs:
         skip = "device=cpu: CUDA graphs are a GPU's"
+    elif plan.device == "cpu" and "ps.device=cuda" in extra:
+        skip = "device=cpu: ps.device=cuda is a GPU's"
     elif sync == "nccl" and world > plan.gpus:
         skip = f"needs {world} GPUs, {plan.gpus} here"
     tolerance = (RESNET_TOLERANCE if model == "resnet20" else TOLERANCE)[precision]
@@ -207,6 +221,8 @@ def checks(plan):
                      extra=["nccl.sharded=true"])
     yield trajectory(plan, "ring.world2", "cnn", "ring", 2)  # two ranks, also on one GPU
     yield trajectory(plan, "ps.world2", "cnn", "ps", 2)
+    yield trajectory(plan, "ps.cuda.world2", "cnn", "ps", 2, reference="ps",
+                     extra=["ps.device=cuda"])
     for model in ("cnn", "resnet20", "gpt"):
         for precision in ("bf16", "fp16"):
             yield trajectory(plan, f"{model}.{precision}", model, "single", 1, precision)
@@ -220,5 +236,7 @@ def checks(plan):
         yield trajectory(plan, f"nccl.world{world}", "cnn", "nccl", world, reference="ring")
     yield trajectory(plan, f"nccl.sharded.world{counts[-1]}", "cnn", "nccl", counts[-1],
                      reference="ring", extra=["nccl.sharded=true"])
+    yield trajectory(plan, f"nccl.sync_batch.world{counts[-1]}", "cnn", "nccl", counts[-1],
+                     reference="ring", norm="sync_batch")
     yield trajectory(plan, "nccl.hierarchical.world4", "mlp", "nccl", 4, reference="ring",
                      extra=["nccl.hierarchical=true", "topology.ranks_per_node=2"])

@@ -123,15 +123,12 @@ void add_link_words(const DoctorReport& report, std::vector<std::string>& words)
         "Some GPUs reach each other only across NUMA nodes (SYS): ranks on them share the link "
         "between processors.");
   }
-  for (std::size_t i = 0; i < report.gpus.peer_access.size(); ++i) {
-    for (std::size_t j = 0; j < report.gpus.peer_access.size(); ++j) {
-      const std::string& access = report.gpus.peer_access[i][j];
-      if (access != "yes" && access != "?") {
-        words.push_back(
-            fmt::format("GPU{} cannot reach the memory of GPU{} ({}): NCCL goes through the "
-                        "host's memory between them.",
-                        i, j, access));
-      }
+  for (const PeerGap& gap : peer_gaps(report.gpus)) {
+    if (gap.why != "?") {
+      words.push_back(
+          fmt::format("GPU{} cannot reach the memory of GPU{} ({}): NCCL goes through the host's "
+                      "memory between them.",
+                      gap.from, gap.to, gap.why));
     }
   }
 }

@@ -193,19 +193,26 @@ std::string card_text(std::size_t index, const GpuCard& card) {
 
 std::string peer_text(const GpuTopology& topology) {
   std::string without;
-  for (std::size_t i = 0; i < topology.peer_access.size(); ++i) {
-    for (std::size_t j = 0; j < topology.peer_access.size(); ++j) {
-      const std::string& access = topology.peer_access[i][j];
-      if (access != "yes") {
-        without += fmt::format("{}GPU{} to GPU{} ({})", without.empty() ? "" : ", ", i, j,
-                               access == "?" ? "not known" : access);
-      }
-    }
+  for (const PeerGap& gap : peer_gaps(topology)) {
+    without += fmt::format("{}GPU{} to GPU{} ({})", without.empty() ? "" : ", ", gap.from, gap.to,
+                           gap.why == "?" ? "not known" : gap.why);
   }
   return without.empty() ? "peer access: all to all" : "no peer access: " + without;
 }
 
 }  // namespace
+
+std::vector<PeerGap> peer_gaps(const GpuTopology& topology) {
+  std::vector<PeerGap> gaps;
+  for (std::size_t from = 0; from < topology.peer_access.size(); ++from) {
+    for (std::size_t to = 0; to < topology.peer_access.size(); ++to) {
+      if (const std::string& access = topology.peer_access[from][to]; access != "yes") {
+        gaps.push_back({from, to, access});
+      }
+    }
+  }
+  return gaps;
+}
 
 GpuTopology ask_nvml(const NvmlApi& api, const std::filesystem::path& root) {
   GpuTopology topology;

@@ -3,6 +3,7 @@
 // driver) tells. It is opened at run time and needs neither CUDA nor its headers.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -69,6 +70,14 @@ struct GpuTopology {
   /// "?" not known, else why not.
   std::vector<std::vector<std::string>> peer_access;
 };
+
+/// GPU `from` may not use the memory of GPU `to`, or nobody knows (`why` is "?").
+struct PeerGap {
+  std::size_t from;
+  std::size_t to;
+  std::string why;
+};
+[[nodiscard]] std::vector<PeerGap> peer_gaps(const GpuTopology& topology);
 
 /// Asks `api`, which was opened; `root` stands before /sys.
 [[nodiscard]] GpuTopology ask_nvml(const NvmlApi& api, const std::filesystem::path& root = "/");

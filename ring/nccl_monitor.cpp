@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <utility>
-
 #include "common/base/error.h"
 
 namespace paceline {
@@ -23,16 +21,16 @@ NcclMonitor::~NcclMonitor() {
   thread_.join();
 }
 
-void NcclMonitor::begin(std::string what, std::int64_t step) {
+void NcclMonitor::begin(std::optional<BucketId> bucket, std::int64_t step) {
   const std::scoped_lock lock(mutex_);
-  next_ = {std::move(what), step, 0};
+  next_ = {bucket, step, 0};
   watch_.start();
 }
 
 void NcclMonitor::end() {
   const std::scoped_lock lock(mutex_);
   watch_.stop();
-  flights_.push_back(std::move(next_));
+  flights_.push_back(next_);
 }
 
 void NcclMonitor::collect() {
@@ -64,7 +62,8 @@ void NcclMonitor::look() {
   } else if (now_ns() - oldest.seen_ns > timeout_.count()) {
     comms_.fail(std::make_exception_ptr(TimeoutError(fmt::format(
         "rank {} waited more than {:.1f} s for the other ranks in NCCL's collective (step {}, {})",
-        comms_.rank(), seconds(timeout_.count()), oldest.step, oldest.what))));
+        comms_.rank(), seconds(timeout_.count()), oldest.step,
+        oldest.bucket ? fmt::format("bucket {}", *oldest.bucket) : "statistics"))));
   }
 }
 

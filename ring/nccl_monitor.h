@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
-#include <string>
+#include <optional>
 #include <thread>
 
 #include "common/core/gpu/gpu_stopwatch.h"
@@ -27,8 +27,8 @@ class NcclMonitor {
   NcclMonitor(const NcclMonitor&) = delete;
   NcclMonitor& operator=(const NcclMonitor&) = delete;
 
-  /// The stream's next work is the collective of `what` ("bucket 3"); end() follows it.
-  void begin(std::string what, std::int64_t step);
+  /// The stream's next work is the collective of a bucket, or of statistics; end() follows it.
+  void begin(std::optional<BucketId> bucket, std::int64_t step);
   void end();
 
   /// Whether all are done.
@@ -39,7 +39,7 @@ class NcclMonitor {
 
  private:
   struct Flight {
-    std::string what;
+    std::optional<BucketId> bucket;  ///< none: statistics
     std::int64_t step = 0;
     std::int64_t seen_ns = 0;  ///< when it was seen to have begun; 0: not yet
   };

@@ -7,7 +7,7 @@ void NcclStatistics::sum(std::span<double> values, GpuStream& stream) {
   comms_.check();
   stream.record(there_);
   stream_.wait(there_);
-  monitor_.begin("statistics", step_);
+  monitor_.begin(std::nullopt, step_.step);
   comms_.sum_doubles(NcclCommunicators::kWorld, values, stream_);
   monitor_.end();
   stream_.record(summed_);

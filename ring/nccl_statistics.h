@@ -12,12 +12,10 @@ namespace paceline {
 /// each other.
 class NcclStatistics final : public DeviceSums {
  public:
-  /// All outlive it.
-  NcclStatistics(Gpu& gpu, GpuStream& stream, NcclCommunicators& comms, NcclMonitor& monitor)
-      : stream_(stream), comms_(comms), monitor_(monitor), there_(gpu), summed_(gpu) {}
-
-  /// Errors name this step from here on.
-  void begin_step(std::int64_t step) noexcept { step_ = step; }
+  /// All outlive it. `step` is the one under way, which errors name.
+  NcclStatistics(Gpu& gpu, GpuStream& stream, NcclCommunicators& comms, NcclMonitor& monitor,
+                 const StepInfo& step)
+      : stream_(stream), comms_(comms), monitor_(monitor), step_(step), there_(gpu), summed_(gpu) {}
 
   void sum(std::span<double> values, GpuStream& stream) override;
 
@@ -25,9 +23,9 @@ class NcclStatistics final : public DeviceSums {
   GpuStream& stream_;
   NcclCommunicators& comms_;
   NcclMonitor& monitor_;
+  const StepInfo& step_;
   GpuEvent there_;
   GpuEvent summed_;
-  std::int64_t step_ = 0;
 };
 
 }  // namespace paceline

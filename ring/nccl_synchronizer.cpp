@@ -100,7 +100,7 @@ class NcclSynchronizer final : public Synchronizer {
     take_memory();
     warm_up();
     if (context_.statistics != nullptr) {
-      statistics_.emplace(*gpu_, *stream_, *comms_, *monitor_);
+      statistics_.emplace(*gpu_, *stream_, *comms_, *monitor_, step_);
       context_.statistics->use(&*statistics_);
     }
     return view();
@@ -113,9 +113,6 @@ class NcclSynchronizer final : public Synchronizer {
       overflow_->check();
     }
     step_ = info;
-    if (statistics_) {
-      statistics_->begin_step(info.step);
-    }
     deferred_.clear();
   }
 
@@ -251,7 +248,7 @@ class NcclSynchronizer final : public Synchronizer {
     if (gradient.empty()) {
       return;
     }
-    monitor_->begin(fmt::format("bucket {}", b), step_.step);
+    monitor_->begin(b, step_.step);
     if (wire_ == Precision::fp32) {
       sum_->sum(gradient.data(), gradient.size(), wire_);
     } else if (wire_ == Precision::fp16) {

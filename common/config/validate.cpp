@@ -33,22 +33,16 @@ void check_device(const Config& config) {
       throw ConfigError(fmt::format("cuda.device = {} needs device = cuda or ps.device = cuda",
                                     config.cuda.device));
     }
-    if (config.cuda.tf32 != standard.tf32) {
-      throw ConfigError(fmt::format("cuda.tf32 = {} needs device = cuda", config.cuda.tf32));
-    }
-    if (config.cuda.attention != standard.attention) {
-      throw ConfigError(
-          fmt::format("cuda.attention = {} needs device = cuda", config.cuda.attention));
-    }
-    if (config.cuda.norm != standard.norm) {
-      throw ConfigError(fmt::format("cuda.norm = {} needs device = cuda", config.cuda.norm));
-    }
-    if (config.cuda.pool != standard.pool) {
-      throw ConfigError(fmt::format("cuda.pool = {} needs device = cuda", config.cuda.pool));
-    }
-    if (config.cuda.graph) {
-      throw ConfigError("cuda.graph = true needs device = cuda");
-    }
+    const auto need_cuda = [](std::string_view key, const auto& value, const auto& usual) {
+      if (value != usual) {
+        throw ConfigError(fmt::format("cuda.{} = {} needs device = cuda", key, value));
+      }
+    };
+    need_cuda("tf32", config.cuda.tf32, standard.tf32);
+    need_cuda("attention", config.cuda.attention, standard.attention);
+    need_cuda("norm", config.cuda.norm, standard.norm);
+    need_cuda("pool", config.cuda.pool, standard.pool);
+    need_cuda("graph", config.cuda.graph, standard.graph);
     return;
   }
   if (config.model == "logistic") {

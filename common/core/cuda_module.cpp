@@ -146,16 +146,20 @@ const cuda::Api& CudaModule::api() const {
   return *api_;
 }
 
+CudaModule::MemoryLeft CudaModule::memory_left() const {
+  MemoryLeft left;
+  static_cast<void>(api().memory_info(&left.free, &left.total));
+  return left;
+}
+
 void CudaModule::check(int status, std::string_view what) const {
   if (status == cuda::kSuccess) {
     return;
   }
   std::string text = fmt::format("CUDA: {}: {}", what, api().error_text(status));
   if (status == cuda::kOutOfMemory) {
-    std::size_t free_bytes = 0;
-    std::size_t total_bytes = 0;
-    static_cast<void>(api().memory_info(&free_bytes, &total_bytes));
-    text += fmt::format(" ({} of the GPU's {} bytes are free)", free_bytes, total_bytes);
+    const MemoryLeft left = memory_left();
+    text += fmt::format(" ({} of the GPU's {} bytes are free)", left.free, left.total);
   }
   throw Error(text);
 }

@@ -55,6 +55,12 @@ class CudaModule {
 
   /// Throws Error with the reason when not usable.
   [[nodiscard]] const cuda::Api& api() const;
+  /// Of the current device, in bytes; zeros where it does not tell.
+  struct MemoryLeft {
+    std::size_t free = 0;
+    std::size_t total = 0;
+  };
+  [[nodiscard]] MemoryLeft memory_left() const;
   /// Throws Error "CUDA: WHAT: text" unless status is a success; where memory was wanted it says
   /// how much the current device has free.
   void check(int status, std::string_view what) const;

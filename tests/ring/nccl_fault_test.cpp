@@ -381,7 +381,7 @@ TEST_F(NcclFaults, CountsThatDifferTimeOutOnEveryRankByItself) {
     GpuMemory memory(gpu, 64, "a test");
     NcclCommunicators comms(gpu, workers, kShort, abort);
     NcclMonitor monitor(comms, gpu, stream, kShort.timeout);
-    monitor.begin("bucket 4", 2);
+    monitor.begin(4, 2);
     comms.all_reduce(NcclCommunicators::kWorld, memory.as<void>(), rank == 1 ? 3 : 4,
                      Precision::fp32, stream);
     monitor.end();

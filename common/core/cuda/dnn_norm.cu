@@ -35,7 +35,23 @@ DnnGraph::Tensor channels_of(DnnGraph& graph, const BatchNorm& s, NormNumber num
   return graph.tensor(number, CUDNN_DATA_FLOAT, DnnExtent::channels_last(1, 1, 1, s.channels));
 }
 
-DnnPlan plan_norm_forward(const DnnLibrary& library, const DnnTarget& target, const BatchNorm& s) {
+NormGraphs::Key key_of(const BatchNorm& s, std::int32_t one, std::int32_t other) {
+  return {
+      static_cast<std::int64_t>(s.format), one, other, s.samples, s.height, s.width, s.channels};
+}
+
+}  // namespace
+
+NormGraphs::Key NormGraphs::forward_key(const BatchNorm& s) {
+  return key_of(s, s.relu, s.addend);
+}
+
+NormGraphs::Key NormGraphs::backward_key(const BatchNorm& s) {
+  return key_of(s, s.masks, 0);
+}
+
+DnnPlan NormGraphs::forward(const DnnLibrary& library, const DnnTarget& target,
+                            const BatchNorm& s) {
   const DnnExtent extent = whole(s);
   const cudnnDataType_t type = dnn_type(s.format);
   const bool last = s.relu == 0 && s.addend == 0;
@@ -74,7 +90,8 @@ DnnPlan plan_norm_forward(const DnnLibrary& library, const DnnTarget& target, co
 }
 
 /// What is masked is stored nowhere; cuDNN takes it in the format of dy alone.
-DnnPlan plan_norm_backward(const DnnLibrary& library, const DnnTarget& target, const BatchNorm& s) {
+DnnPlan NormGraphs::backward(const DnnLibrary& library, const DnnTarget& target,
+                             const BatchNorm& s) {
   const DnnExtent extent = whole(s);
   const cudnnDataType_t type = dnn_type(s.format);
   DnnGraph graph(library);
@@ -108,32 +125,9 @@ DnnPlan plan_norm_backward(const DnnLibrary& library, const DnnTarget& target, c
   return graph.plan(target, "planning a batch norm's gradient");
 }
 
-std::array<std::int64_t, 7> key_of(const BatchNorm& s, std::int32_t one, std::int32_t other) {
-  return {
-      static_cast<std::int64_t>(s.format), one, other, s.samples, s.height, s.width, s.channels};
-}
-
-}  // namespace
-
-WorkspacePlan DnnNorm::planned(const DnnLibrary& library, const DnnTarget& target,
-                               const BatchNorm& shape) {
-  return {plan_norm_forward(library, target, shape).bytes(),
-          plan_norm_backward(library, target, shape).bytes()};
-}
-
-const std::string& DnnNorm::obstacle(const BatchNorm& s) {
-  const std::string& of_forward = forward_.obstacle(
-      key_of(s, s.relu, s.addend), [&] { return plan_norm_forward(library_, target_, s); });
-  return !of_forward.empty() ? of_forward : backward_.obstacle(key_of(s, s.masks, 0), [&] {
-    return plan_norm_backward(library_, target_, s);
-  });
-}
-
 void DnnNorm::forward(const BatchNorm& s, const void* x, const void* addend, const float* gamma,
                       const float* beta, void* y, float* mean, float* inverse,
                       Workspace& workspace) {
-  const DnnPlan& plan = forward_.plan(key_of(s, s.relu, s.addend),
-                                      [&] { return plan_norm_forward(library_, target_, s); });
   std::vector<DnnBinding> bindings{{kX, x},
                                    {kY, y},
                                    {kGamma, gamma},
@@ -144,14 +138,12 @@ void DnnNorm::forward(const BatchNorm& s, const void* x, const void* addend, con
   if (s.addend != 0) {
     bindings.push_back({kAddend, addend});
   }
-  plan.run(handle_, bindings, workspace.get(plan.bytes()));
+  run_forward(s, bindings, workspace);
 }
 
 void DnnNorm::backward(const BatchNorm& s, const void* x, const void* y, const void* dy,
                        const float* gamma, const float* mean, const float* inverse, void* dx,
                        float* d_gamma, float* d_beta, Workspace& workspace) {
-  const DnnPlan& plan = backward_.plan(key_of(s, s.masks, 0),
-                                       [&] { return plan_norm_backward(library_, target_, s); });
   std::vector<DnnBinding> bindings{{kX, x},
                                    {kYGradient, dy},
                                    {kGamma, gamma},
@@ -164,7 +156,7 @@ void DnnNorm::backward(const BatchNorm& s, const void* x, const void* y, const v
     bindings.push_back({kY, y});
     bindings.push_back({kThreshold, &kZero});
   }
-  plan.run(handle_, bindings, workspace.get(plan.bytes()));
+  run_backward(s, bindings, workspace);
 }
 
 }  // namespace paceline::cuda

@@ -8,8 +8,11 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/core/cuda/dnn_graph.h"
+#include "common/core/cuda/math_abi.h"
+#include "common/core/cuda/workspace.h"
 
 namespace paceline::cuda {
 
@@ -53,6 +56,61 @@ class DnnPlans {
   }
 
   std::map<Key, Known> known_;
+};
+
+/// A layer that is one graph forward and one backward. `Graphs` has, as static functions of a
+/// Shape, forward_key and backward_key (what of it tells graphs apart), and forward and backward
+/// of a library, a target and a Shape, which plan or throw Failure.
+template <typename Shape, std::size_t Extents, typename Graphs>
+class DnnLayer {
+ public:
+  /// Both are borrowed; the handle's stream is that of the workspaces given.
+  DnnLayer(const DnnLibrary& library, cudnnHandle_t handle)
+      : library_(library), handle_(handle), target_(handle) {}
+
+  /// Empty where the layer and its gradient are computed.
+  [[nodiscard]] const std::string& obstacle(const Shape& shape) {
+    const std::string& of_forward =
+        forward_.obstacle(Graphs::forward_key(shape), planner(Graphs::forward, shape));
+    return !of_forward.empty()
+               ? of_forward
+               : backward_.obstacle(Graphs::backward_key(shape), planner(Graphs::backward, shape));
+  }
+
+  /// Throws Failure where it is not computed on `target`.
+  [[nodiscard]] static WorkspacePlan planned(const DnnLibrary& library, const DnnTarget& target,
+                                             const Shape& shape) {
+    return {Graphs::forward(library, target, shape).bytes(),
+            Graphs::backward(library, target, shape).bytes()};
+  }
+
+ protected:
+  void run_forward(const Shape& shape, const std::vector<DnnBinding>& bindings,
+                   Workspace& workspace) {
+    run(forward_.plan(Graphs::forward_key(shape), planner(Graphs::forward, shape)), bindings,
+        workspace);
+  }
+  void run_backward(const Shape& shape, const std::vector<DnnBinding>& bindings,
+                    Workspace& workspace) {
+    run(backward_.plan(Graphs::backward_key(shape), planner(Graphs::backward, shape)), bindings,
+        workspace);
+  }
+
+ private:
+  template <typename Plan>
+  [[nodiscard]] auto planner(Plan plan, const Shape& shape) const {
+    return [this, plan, &shape] { return plan(library_, target_, shape); };
+  }
+  void run(const DnnPlan& plan, const std::vector<DnnBinding>& bindings,
+           Workspace& workspace) const {
+    plan.run(handle_, bindings, workspace.get(plan.bytes()));
+  }
+
+  const DnnLibrary& library_;
+  cudnnHandle_t handle_;
+  DnnTarget target_;
+  DnnPlans<Extents> forward_;
+  DnnPlans<Extents> backward_;
 };
 
 }  // namespace paceline::cuda

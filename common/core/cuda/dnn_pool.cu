@@ -57,7 +57,37 @@ struct PoolTensors {
   }
 };
 
-DnnPlan plan_pool_forward(const DnnLibrary& library, const DnnTarget& target, const Pool& s) {
+std::vector<DnnBinding> bound(const Pool& s, const void* input, const void* pooled,
+                              const std::uint8_t* winners) {
+  std::vector<DnnBinding> bindings{{kInput, input}, {kPooled, pooled}};
+  if (s.kind == Pooling::maximum) {
+    bindings.push_back({kWinners, winners});
+  }
+  return bindings;
+}
+
+}  // namespace
+
+PoolGraphs::Key PoolGraphs::forward_key(const Pool& s) {
+  return {static_cast<std::int64_t>(s.format),
+          static_cast<std::int64_t>(s.kind),
+          s.samples,
+          s.height,
+          s.width,
+          s.channels,
+          s.rows,
+          s.columns,
+          s.window_height,
+          s.window_width,
+          s.stride,
+          s.padding};
+}
+
+PoolGraphs::Key PoolGraphs::backward_key(const Pool& s) {
+  return forward_key(s);
+}
+
+DnnPlan PoolGraphs::forward(const DnnLibrary& library, const DnnTarget& target, const Pool& s) {
   DnnGraph graph(library);
   const PoolTensors tensors(graph, s);
   const cudnnBackendDescriptor_t windows = windows_of(graph, s).native();
@@ -73,7 +103,7 @@ DnnPlan plan_pool_forward(const DnnLibrary& library, const DnnTarget& target, co
   return graph.plan(target, "planning a pool");
 }
 
-DnnPlan plan_pool_backward(const DnnLibrary& library, const DnnTarget& target, const Pool& s) {
+DnnPlan PoolGraphs::backward(const DnnLibrary& library, const DnnTarget& target, const Pool& s) {
   DnnGraph graph(library);
   const PoolTensors tensors(graph, s);
   const cudnnBackendDescriptor_t windows = windows_of(graph, s).native();
@@ -89,58 +119,14 @@ DnnPlan plan_pool_backward(const DnnLibrary& library, const DnnTarget& target, c
   return graph.plan(target, "planning a pool's gradient");
 }
 
-std::array<std::int64_t, 12> key_of_pool(const Pool& s) {
-  return {static_cast<std::int64_t>(s.format),
-          static_cast<std::int64_t>(s.kind),
-          s.samples,
-          s.height,
-          s.width,
-          s.channels,
-          s.rows,
-          s.columns,
-          s.window_height,
-          s.window_width,
-          s.stride,
-          s.padding};
-}
-
-std::vector<DnnBinding> bound(const Pool& s, const void* input, const void* pooled,
-                              const std::uint8_t* winners) {
-  std::vector<DnnBinding> bindings{{kInput, input}, {kPooled, pooled}};
-  if (s.kind == Pooling::maximum) {
-    bindings.push_back({kWinners, winners});
-  }
-  return bindings;
-}
-
-}  // namespace
-
-WorkspacePlan DnnPool::planned(const DnnLibrary& library, const DnnTarget& target,
-                               const Pool& shape) {
-  return {plan_pool_forward(library, target, shape).bytes(),
-          plan_pool_backward(library, target, shape).bytes()};
-}
-
-const std::string& DnnPool::obstacle(const Pool& s) {
-  const std::string& of_forward =
-      forward_.obstacle(key_of_pool(s), [&] { return plan_pool_forward(library_, target_, s); });
-  return !of_forward.empty() ? of_forward : backward_.obstacle(key_of_pool(s), [&] {
-    return plan_pool_backward(library_, target_, s);
-  });
-}
-
 void DnnPool::forward(const Pool& s, const void* x, void* y, std::uint8_t* winners,
                       Workspace& workspace) {
-  const DnnPlan& plan =
-      forward_.plan(key_of_pool(s), [&] { return plan_pool_forward(library_, target_, s); });
-  plan.run(handle_, bound(s, x, y, winners), workspace.get(plan.bytes()));
+  run_forward(s, bound(s, x, y, winners), workspace);
 }
 
 void DnnPool::backward(const Pool& s, const void* dy, const std::uint8_t* winners, void* dx,
                        Workspace& workspace) {
-  const DnnPlan& plan =
-      backward_.plan(key_of_pool(s), [&] { return plan_pool_backward(library_, target_, s); });
-  plan.run(handle_, bound(s, dx, dy, winners), workspace.get(plan.bytes()));
+  run_backward(s, bound(s, dx, dy, winners), workspace);
 }
 
 }  // namespace paceline::cuda

@@ -3,40 +3,27 @@
 // equal calls give equal bits and inputs need not be kept.
 #pragma once
 
-#include <string>
-
 #include "common/core/cuda/dnn_plans.h"
-#include "common/core/cuda/math_abi.h"
-#include "common/core/cuda/workspace.h"
 
 namespace paceline::cuda {
 
-/// See Pool and MathApi in math_abi.h.
-class DnnPool {
- public:
-  /// Both are borrowed; the handle's stream is the workspace's.
-  DnnPool(const DnnLibrary& library, cudnnHandle_t handle)
-      : library_(library), handle_(handle), target_(handle) {}
+struct PoolGraphs {
+  using Key = DnnPlans<12>::Key;
+  static Key forward_key(const Pool& shape);
+  static Key backward_key(const Pool& shape);
+  static DnnPlan forward(const DnnLibrary& library, const DnnTarget& target, const Pool& shape);
+  static DnnPlan backward(const DnnLibrary& library, const DnnTarget& target, const Pool& shape);
+};
 
-  /// Empty where pooling and its gradient are computed.
-  [[nodiscard]] const std::string& obstacle(const Pool& shape);
+/// See Pool and MathApi in math_abi.h.
+class DnnPool : public DnnLayer<Pool, 12, PoolGraphs> {
+ public:
+  using DnnLayer::DnnLayer;
+
   void forward(const Pool& shape, const void* x, void* y, std::uint8_t* winners,
                Workspace& workspace);
   void backward(const Pool& shape, const void* dy, const std::uint8_t* winners, void* dx,
                 Workspace& workspace);
-
-  /// Throws Failure where it is not computed on `target`.
-  [[nodiscard]] static WorkspacePlan planned(const DnnLibrary& library, const DnnTarget& target,
-                                             const Pool& shape);
-
- private:
-  using Plans = DnnPlans<12>;
-
-  const DnnLibrary& library_;
-  cudnnHandle_t handle_;
-  DnnTarget target_;
-  Plans forward_;
-  Plans backward_;
 };
 
 }  // namespace paceline::cuda

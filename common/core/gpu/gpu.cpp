@@ -97,11 +97,9 @@ GpuMemory::GpuMemory(Gpu& gpu, std::size_t bytes, std::string_view what)
   }
   const cuda::Api& api = gpu.api();
   if (const int status = api.allocate(&memory_, bytes); status != cuda::kSuccess) {
-    std::size_t free_bytes = 0;
-    std::size_t total_bytes = 0;
-    static_cast<void>(api.memory_info(&free_bytes, &total_bytes));
+    const CudaModule::MemoryLeft left = gpu.module().memory_left();
     throw Error(fmt::format("GPU {}: {} wants {} bytes, {} of {} are free: {}", gpu.index(), what,
-                            bytes, free_bytes, total_bytes, api.error_text(status)));
+                            bytes, left.free, left.total, api.error_text(status)));
   }
   gpu.held_ += bytes;
   gpu.peak_ = std::max(gpu.peak_, gpu.held_);

@@ -318,11 +318,7 @@ class GpuDnnBatchNorm final : public GpuBatchNorm {
       return;
     }
     if (masks() && addend_) {
-      context().with_format([&]<typename T>(T) {
-        gpu().each(pass.samples * output_shape().elements(),
-                   kernels::MaskedByRelu<T>{as_stored<T>(pass.output), as_stored<T>(pass.d_output)},
-                   name());
-      });
+      queue_relu_mask(context(), *this, pass);
     }
     const cuda::BatchNorm shape = whole(pass.samples);
     gpu().check(context().math().normalise_gradient(gpu().math(), &shape, pass.input, pass.output,

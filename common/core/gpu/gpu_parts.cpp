@@ -36,6 +36,13 @@ kernels::ColumnParts cut_elements(const kernels::ColumnParts& sums) {
   return {sums.slabs, sums.rows, sums.columns, parts_for(kLanes, lanes, sums.rows, kLeastRows)};
 }
 
+void queue_relu_mask(const GpuContext& context, const Layer& layer, const BackwardPass& pass) {
+  context.with_format([&]<typename T>(T) {
+    const kernels::MaskedByRelu<T> masked{as_stored<T>(pass.output), as_stored<T>(pass.d_output)};
+    context.gpu().each(pass.samples * layer.output_shape().elements(), masked, layer.name());
+  });
+}
+
 bool computed_by_dnn(const GpuContext& context, LayerEngine engine, const char* obstacle,
                      const Layer& layer, std::int64_t samples, std::string_view key) {
   if (obstacle == nullptr) {

@@ -25,6 +25,9 @@ namespace paceline {
                                    const char* obstacle, const Layer& layer, std::int64_t samples,
                                    std::string_view key);
 
+/// The layer's output gradient becomes 0 where its output, a ReLU's, is not above 0.
+void queue_relu_mask(const GpuContext& context, const Layer& layer, const BackwardPass& pass);
+
 /// dy [rows, columns] of the context's format: masked by y > 0 where there is a y, then
 /// bias[c] = Σ dy. Takes scratch area 3.
 void queue_bias_gradient(GpuContext& context, const float* y, float* dy, float* bias,

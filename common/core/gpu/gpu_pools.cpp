@@ -140,7 +140,7 @@ class GpuMaxPool final : public GpuPool {
       return;
     }
     if (after_relu_ && dnn().used()) {
-      mask(pass);
+      queue_relu_mask(context(), *this, pass);
     }
     if (dnn().backward(*this, pass, winners())) {
       return;
@@ -156,12 +156,6 @@ class GpuMaxPool final : public GpuPool {
  private:
   [[nodiscard]] static SampleShape halved(const SampleShape& input) noexcept {
     return {input.height / 2, input.width / 2, input.channels};
-  }
-  void mask(const BackwardPass& pass) const {
-    context().with_format([&]<typename T>(T) {
-      const kernels::MaskedByRelu<T> masked{as_stored<T>(pass.output), as_stored<T>(pass.d_output)};
-      context().gpu().each(pass.samples * output_shape().elements(), masked, name());
-    });
   }
   [[nodiscard]] kernels::PoolGeometry geometry() const noexcept {
     return {input_shape().height, input_shape().width, input_shape().channels};

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -16,6 +15,8 @@
 #include "common/comm/job.h"
 #include "common/comm/job_connection.h"
 #include "common/comm/job_frame.h"
+#include "common/comm/job_hello.h"
+#include "common/comm/job_rounds.h"
 #include "common/comm/job_timing.h"
 
 namespace paceline {
@@ -29,34 +30,20 @@ namespace {
 constexpr std::size_t kMaxStrangers = 256;
 constexpr std::chrono::milliseconds kAcceptRetry{50};
 
-/// "rank 1", "rank 1 and server 0", "rank 1, rank 2 and server 0".
-std::string list_names(const std::vector<int>& members, int world) {
-  std::string text;
-  for (std::size_t i = 0; i < members.size(); ++i) {
-    if (i > 0) {
-      text += i + 1 == members.size() ? " and " : ", ";
-    }
-    text += member_name(members[i], world);
-  }
-  return text;
-}
-
 }  // namespace
-
-std::string member_name(int member, int world) {
-  return member < world ? fmt::format("rank {}", member) : fmt::format("server {}", member - world);
-}
 
 /// Everything below runs on thread_, except the constructor, the destructor and what the mutex
 /// guards.
 class JobHub::Impl final : public JobConnection::Listener {
  public:
   Impl(const JobSpec& spec, const std::string& host, std::uint16_t port)
-      : spec_(spec), acceptor_(io_), accept_timer_(io_), timer_(io_), ticker_(spec.timeout) {
-    members_.resize(static_cast<std::size_t>(spec_.world + spec_.servers));
-    for (std::size_t group = 0; group < kJobGroups; ++group) {
-      rounds_[group].blobs.resize(group_size(static_cast<JobGroup>(group)));
-    }
+      : spec_(spec),
+        acceptor_(io_),
+        accept_timer_(io_),
+        timer_(io_),
+        ticker_(spec.timeout),
+        members_(static_cast<std::size_t>(spec.world + spec.servers)),
+        rounds_(static_cast<std::size_t>(spec.world), members_.size()) {
     listen(host, port);
     accept();
     schedule_tick();
@@ -93,12 +80,6 @@ class JobHub::Impl final : public JobConnection::Listener {
   struct Member {
     std::shared_ptr<JobConnection> connection;
     bool left = false;  ///< said goodbye, failed, or is lost
-  };
-  struct Round {
-    std::uint64_t sequence = 1;
-    std::vector<std::optional<std::string>> blobs;
-    std::size_t arrived = 0;
-    Nanoseconds waited{0};
   };
 
   // ---- Connections
@@ -194,89 +175,40 @@ class JobHub::Impl final : public JobConnection::Listener {
   }
 
   [[nodiscard]] std::optional<JobEnd> refusal(const Hello& hello) const {
-    if (hello.nonce != spec_.nonce) {
-      return JobEnd{EndKind::other_job,
-                    fmt::format("the job at port {} is another one: its nonce is not {:#x}", port_,
-                                hello.nonce)};
-    }
-    if (failure_) {
+    const std::optional<JobEnd> mistake = mistake_in(hello, spec_, port_);
+    if (failure_ && !(mistake && mistake->kind == EndKind::other_job)) {
       return failure_;
     }
-    if (hello.member >= members_.size()) {
-      return JobEnd{EndKind::config, fmt::format("member number {} is outside 0..{}", hello.member,
-                                                 members_.size() - 1)};
-    }
-    const std::string name = member_name(static_cast<int>(hello.member), spec_.world);
-    if (hello.world != static_cast<std::uint32_t>(spec_.world) ||
-        hello.servers != static_cast<std::uint32_t>(spec_.servers)) {
+    if (!mistake && members_[hello.member].connection) {
       return JobEnd{EndKind::config,
-                    fmt::format("{} expects {} ranks and {} servers, the job has {} and {}", name,
-                                hello.world, hello.servers, spec_.world, spec_.servers)};
+                    fmt::format("{} joined twice: every process needs a number of its own",
+                                member_name(static_cast<int>(hello.member), spec_.world))};
     }
-    if (hello.digest != spec_.config_digest) {
-      return JobEnd{EndKind::config,
-                    fmt::format("{} runs another configuration (digest {} instead of {})", name,
-                                printable(hello.digest), printable(spec_.config_digest))};
-    }
-    if (members_[hello.member].connection) {
-      return JobEnd{EndKind::config, fmt::format("{} joined twice: every process needs a number of "
-                                                 "its own",
-                                                 name)};
-    }
-    return std::nullopt;
-  }
-
-  /// A digest as it may appear in a message: short, no control characters.
-  static std::string printable(const std::string& digest) {
-    constexpr std::size_t kShown = 16;
-    std::string text = digest.substr(0, kShown);
-    std::ranges::replace_if(
-        text, [](char c) { return c < ' ' || c > '~'; }, '?');
-    return text.empty() ? "none" : text;
+    return mistake;
   }
 
   // ---- Collectives
-
-  [[nodiscard]] std::size_t group_size(JobGroup group) const {
-    return group == JobGroup::workers ? static_cast<std::size_t>(spec_.world) : members_.size();
-  }
 
   void contribute(int member, Gather gather) {
     if (failure_ || members_[static_cast<std::size_t>(member)].left) {
       return;
     }
-    Round& round = rounds_[static_cast<std::size_t>(gather.group)];
     const auto index = static_cast<std::size_t>(member);
-    const std::string name = member_name(member, spec_.world);
-    if (index >= round.blobs.size()) {
-      end({EndKind::error, fmt::format("{} called a collective of the ranks", name)});
+    if (const std::string instead = rounds_.refusal(index, gather); !instead.empty()) {
+      end({EndKind::error, fmt::format("{} {}", member_name(member, spec_.world), instead)});
       return;
     }
-    if (gather.sequence != round.sequence || round.blobs[index]) {
-      end({EndKind::error, fmt::format("{} is at collective {}, the others are at {}", name,
-                                       gather.sequence, round.sequence)});
-      return;
-    }
-    round.blobs[index] = std::move(gather.blob);
-    if (++round.arrived == round.blobs.size()) {
-      finish_round(gather.group, round);
+    if (const auto result = rounds_.contribute(index, std::move(gather))) {
+      give(*result);
     } else {
-      check_left(round);
+      check_left();
     }
   }
 
-  void finish_round(JobGroup group, Round& round) {
-    GatherResult result{group, round.sequence, {}};
-    for (std::optional<std::string>& blob : round.blobs) {
-      result.blobs.push_back(std::move(*blob));
-      blob.reset();
-    }
-    round.arrived = 0;
-    round.waited = Nanoseconds(0);
-    ++round.sequence;
+  void give(const GatherResult& result) {
     try {
       const auto frame = std::make_shared<const std::string>(encode(result));
-      for (std::size_t member = 0; member < group_size(group); ++member) {
+      for (std::size_t member = 0; member < rounds_.size(result.group); ++member) {
         members_[member].connection->send(frame);
       }
     } catch (const Error& error) {
@@ -285,16 +217,12 @@ class JobHub::Impl final : public JobConnection::Listener {
   }
 
   /// A collective that waits for a member which has left cannot complete.
-  void check_left(const Round& round) {
-    if (round.arrived == 0 || failure_ || held_back_) {
-      return;
-    }
-    for (std::size_t member = 0; member < round.blobs.size(); ++member) {
-      if (!round.blobs[member] && members_[member].left) {
+  void check_left() {
+    for (std::size_t member = 0; member < members_.size() && !failure_ && !held_back_; ++member) {
+      if (members_[member].left && rounds_.awaits(member)) {
         end({EndKind::peer_lost,
              fmt::format("{} ended while the others waited for it in a collective",
                          member_name(static_cast<int>(member), spec_.world))});
-        return;
       }
     }
   }
@@ -303,9 +231,7 @@ class JobHub::Impl final : public JobConnection::Listener {
 
   void leave(int member) {
     members_[static_cast<std::size_t>(member)].left = true;
-    for (const Round& round : rounds_) {
-      check_left(round);
-    }
+    check_left();
   }
 
   void lost(int member, const std::string& why) {
@@ -416,20 +342,10 @@ class JobHub::Impl final : public JobConnection::Listener {
   }
 
   void watch_rounds(Nanoseconds elapsed) {
-    for (Round& round : rounds_) {
-      if (round.arrived == 0 || failure_) {
-        continue;
-      }
-      round.waited += elapsed;
-      if (round.waited < spec_.timeout) {
-        continue;
-      }
-      std::vector<int> missing;
-      for (std::size_t member = 0; member < round.blobs.size(); ++member) {
-        if (!round.blobs[member]) {
-          missing.push_back(static_cast<int>(member));
-        }
-      }
+    if (failure_) {
+      return;
+    }
+    if (const auto missing = rounds_.overdue(elapsed, spec_.timeout); !missing.empty()) {
       end({EndKind::timeout,
            fmt::format("{} did not reach the collective within {:.1f} s",
                        list_names(missing, spec_.world), seconds(spec_.timeout.count()))});
@@ -472,7 +388,7 @@ class JobHub::Impl final : public JobConnection::Listener {
   bool stopping_ = false;
   std::vector<std::shared_ptr<JobConnection>> connections_;
   std::vector<Member> members_;
-  std::array<Round, kJobGroups> rounds_;
+  JobRounds rounds_;
   std::size_t joined_ = 0;
   Nanoseconds rendezvous_{0};
   std::optional<JobEnd> held_back_;

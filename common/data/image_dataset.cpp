@@ -13,6 +13,17 @@ namespace {
 constexpr std::size_t kBytes = 256;
 constexpr std::int64_t kCropPadding = 4;
 
+/// Pixels of kTables bytes, each with a table of its own.
+template <std::size_t kTables>
+void normalise_pixels(const std::uint8_t* from, std::size_t pixels, const float* values,
+                      float* to) {
+  for (std::size_t k = 0; k < pixels * kTables; k += kTables) {
+    for (std::size_t c = 0; c < kTables; ++c) {
+      to[k + c] = values[c * kBytes + from[k + c]];
+    }
+  }
+}
+
 class StoredImages final : public ImageDataset {
  public:
   StoredImages(std::vector<std::uint8_t> pixels, std::vector<std::uint8_t> labels,
@@ -37,7 +48,10 @@ class StoredImages final : public ImageDataset {
 }  // namespace
 
 ImageDataset::ImageDataset(ImageFormat format)
-    : format_(std::move(format)), tables_(format_.mean.size()), values_(tables_ * kBytes) {
+    : format_(std::move(format)),
+      tables_(format_.mean.size()),
+      table_step_(tables_ == 1 ? 0 : kBytes),
+      values_(tables_ * kBytes) {
   const auto channels = static_cast<std::size_t>(format_.shape.channels);
   if (format_.deviation.size() != tables_ || (tables_ != 1 && tables_ != channels)) {
     throw Error(fmt::format("data set: {} means and {} deviations for {} channels", tables_,
@@ -66,14 +80,12 @@ void ImageDataset::check(std::span<const std::uint32_t> indices, std::size_t inp
 void ImageDataset::normalise(const std::uint8_t* from, float* to) const {
   const auto n = static_cast<std::size_t>(format_.shape.elements());
   if (tables_ == 1) {
+    normalise_pixels<1>(from, n, values_.data(), to);
+  } else if (tables_ == 3) {
+    normalise_pixels<3>(from, n / 3, values_.data(), to);
+  } else {
     for (std::size_t k = 0; k < n; ++k) {
-      to[k] = values_[from[k]];
-    }
-    return;
-  }
-  for (std::size_t k = 0; k < n; k += tables_) {
-    for (std::size_t c = 0; c < tables_; ++c) {
-      to[k + c] = value(c, from[k + c]);
+      to[k] = value(k % tables_, from[k]);
     }
   }
 }

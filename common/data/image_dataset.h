@@ -44,11 +44,12 @@ class ImageDataset : public Dataset {
   void normalise(const std::uint8_t* from, float* to) const;
   void augment(const std::uint8_t* from, std::uint64_t key, float* to) const;
   [[nodiscard]] float value(std::size_t channel, std::uint8_t byte) const {
-    return values_[(channel % tables_) * 256 + byte];
+    return values_[channel * table_step_ + byte];
   }
 
   ImageFormat format_;
   std::size_t tables_;         // 1 or one per channel
+  std::size_t table_step_;     // from one channel's to the next one's
   std::vector<float> values_;  // of every byte, per table
 };
 

@@ -12,6 +12,7 @@
 #include "common/base/error.h"
 #include "common/core/batch_memory.h"
 #include "common/core/random.h"
+#include "common/data/image_dataset.h"
 #include "common/data/sampler.h"
 #include "tests/support/temporary_folder.h"
 
@@ -205,6 +206,31 @@ TEST_F(Cifar10Files, AugmentByShiftsUpToFourAndMirrors) {
   EXPECT_EQ(shifts.size(), 9U);
   EXPECT_GT(mirrored, 30);  // of 100
   EXPECT_LT(mirrored, 70);
+}
+
+TEST(Images, EveryChannelHasItsOwnMeanAndDeviationOrAllHaveOne) {
+  for (const std::int64_t channels : {1, 2, 3, 5}) {
+    for (const bool shared : {true, false}) {
+      ImageFormat format{{2, 3, channels}, 1, {}, {}, {}};
+      for (std::int64_t c = 0; c < (shared ? 1 : channels); ++c) {
+        format.mean.push_back(0.25 + 0.125 * static_cast<double>(c));
+        format.deviation.push_back(0.5 + static_cast<double>(c));
+      }
+      std::vector<std::uint8_t> pixels(static_cast<std::size_t>(6 * channels));
+      for (std::size_t k = 0; k < pixels.size(); ++k) {
+        pixels[k] = pixel(7, k);
+      }
+      const auto images = make_image_dataset(pixels, {0}, format);
+      std::vector<float> inputs(pixels.size());
+      std::vector<std::int32_t> labels(1);
+      images->gather(std::vector<std::uint32_t>{0}, inputs, labels);
+      for (std::size_t k = 0; k < pixels.size(); ++k) {
+        const std::size_t c = shared ? 0 : k % static_cast<std::size_t>(channels);
+        const double x = static_cast<double>(pixels[k]) / 255.0;
+        EXPECT_EQ(inputs[k], static_cast<float>((x - format.mean[c]) / format.deviation[c])) << k;
+      }
+    }
+  }
 }
 
 TEST(Synthetic, HasAnyShapeAndManyClasses) {

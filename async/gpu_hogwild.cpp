@@ -50,11 +50,19 @@ class SharedArena {
 
 class GpuHogwildSynchronizer final : public Synchronizer {
  public:
-  explicit GpuHogwildSynchronizer(Communicator& workers) : workers_(workers) {}
+  explicit GpuHogwildSynchronizer(const WorkerContext& context)
+      : workers_(context.workers), abort_(context.abort) {}
 
-  /// The others' kernels may still write what the last worker to go releases.
+  /// The others' kernels may still write what the last worker to go releases; in a job that is
+  /// being aborted they may never end, and freeing memory would wait for them.
   ~GpuHogwildSynchronizer() override {
-    if (gpu_ != nullptr && (!gpu_->stream().drain() || gpu_->waits()->given_up()) && shared_) {
+    if (gpu_ == nullptr) {
+      return;
+    }
+    if (abort_.requested()) {
+      gpu_->waits()->give_up();
+    }
+    if ((!gpu_->stream().drain() || gpu_->waits()->given_up()) && shared_) {
       shared_->stuck = true;
     }
   }
@@ -121,6 +129,7 @@ class GpuHogwildSynchronizer final : public Synchronizer {
 
  private:
   Communicator& workers_;
+  const AbortToken& abort_;
   Gpu* gpu_ = nullptr;
   BucketPlan plan_;
   std::shared_ptr<SharedArena> shared_;
@@ -133,7 +142,7 @@ class GpuHogwildSynchronizer final : public Synchronizer {
 }  // namespace
 
 std::unique_ptr<Synchronizer> make_gpu_hogwild(const WorkerContext& context) {
-  return std::make_unique<GpuHogwildSynchronizer>(context.workers);
+  return std::make_unique<GpuHogwildSynchronizer>(context);
 }
 
 void validate_gpu_hogwild(const Config& config) {

@@ -219,7 +219,7 @@ Backend hogwild_backend() {
   backend.summary = "threads update one shared weight buffer without locks (Niu et al. 2011)";
   backend.traits = kTraits;
   backend.workers = WorkerKind::thread;
-  backend.binds_gpu = true;
+  backend.binds_gpu = [](const Config&) { return true; };
   backend.validate = validate;
   backend.make = make;
   return backend;

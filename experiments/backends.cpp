@@ -72,6 +72,19 @@ void check_servers_device(const Config& config, const Backend& backend) {
   }
 }
 
+/// Who sums is open to those alone that can do it either way.
+void check_collectives(const Config& config) {
+  if (config.cuda.collectives == "auto" || config.sync == "hierarchical" ||
+      config.sync == "sharded") {
+    return;
+  }
+  throw ConfigError(fmt::format(
+      "cuda.collectives = {} with sync = {}: {}; allowed: auto, or sync = hierarchical or sharded",
+      config.cuda.collectives, config.sync,
+      config.sync == "nccl" ? "it always sums by NCCL"
+                            : "it never sums by NCCL (sync = nccl is the flat sum)"));
+}
+
 /// What a backend that validates nothing itself cannot be trusted to do; nothing is left out
 /// silently.
 void check_plain(const Config& config) {
@@ -101,6 +114,7 @@ void validate_elsewhere(const Config& config) {
   check_statistics(config, backend);
   check_servers_device(config, backend);
   check_async_rules(config);
+  check_collectives(config);
   if (backend.validate != nullptr) {
     backend.validate(config);
   } else {

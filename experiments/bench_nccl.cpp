@@ -29,6 +29,10 @@ Precision format_of(const std::string& type) {
   return type == "f16" ? Precision::fp16 : type == "bf16" ? Precision::bf16 : Precision::fp32;
 }
 
+NcclUser bench_user() {
+  return {"--transport=nccl", "--transport=auto"};
+}
+
 /// One rank's GPU and communicator.
 class NcclBench {
  public:
@@ -43,7 +47,7 @@ class NcclBench {
         begin_(gpu_, true),
         end_(gpu_, true),
         version_(open_nccl(module)) {
-    check_own_gpu(gpu_, workers);
+    check_own_gpu(bench_user(), gpu_, workers);
     const std::size_t bytes = largest();
     from_ = GpuMemory(gpu_, bytes, "a rank's part of the sum");
     to_ = GpuMemory(gpu_, bytes, "the sum");
@@ -244,7 +248,7 @@ CopyRates nccl_ceiling(const CudaModule& module, const AllreduceBenchOptions& op
         fmt::format("--transport=nccl cannot be used here: {}; allowed: inproc, shm, tcp, auto",
                     module.reason()));
   }
-  check_nccl(module, options.world);
+  check_nccl(module, options.world, bench_user());
   return measure_copies(module, options.world, bytes, options.timeout);
 }
 

@@ -45,6 +45,7 @@ std::unique_ptr<Device> make_device(const WorkerContext& context, const CudaModu
   GpuOptions options;
   options.index = choose_gpu(module, cuda.device, one_for_all ? 0 : local);
   options.tf32 = cuda.tf32;
+  options.tune = cuda.tune;
   options.attention = fusing(cuda.attention);
   options.norm = layer_engine(cuda.norm);
   options.pool = layer_engine(cuda.pool);
@@ -67,7 +68,7 @@ std::unique_ptr<Model> make_model_on(Device& device, const WorkerContext& contex
 std::unique_ptr<Synchronizer> make_synchronizer_on(const Device& device, const Backend& backend,
                                                    const WorkerContext& context) {
   auto synchronizer = backend.make(context);
-  if (device.kind() == DeviceKind::cuda && !backend.binds_gpu) {
+  if (device.kind() == DeviceKind::cuda && !backend.takes_gpu(context.config)) {
     return make_host_staged(std::move(synchronizer));
   }
   return synchronizer;

@@ -8,6 +8,7 @@
 #include "common/sync/reduction_order.h"
 #include "ps/partition.h"
 #include "ps/ps_backend.h"
+#include "ring/nccl_backend.h"
 
 namespace paceline {
 
@@ -159,11 +160,21 @@ PlannedUse plan_parameter_server(const Config& config, const BucketPlan& plan,
 
 namespace {
 
-/// sync=nccl: 16-bit gradients travel from a buffer of their own.
+/// A rank's elements of all buckets where NCCL cuts them: a block, and what is left over.
+std::size_t own_elements_by_nccl(const BucketPlan& plan, int world) {
+  const auto ranks = static_cast<std::size_t>(world);
+  std::size_t elements = 0;
+  for (BucketId b = 0; b < plan.count(); ++b) {
+    elements += plan[b].size() / ranks + plan[b].size() % ranks;
+  }
+  return elements;
+}
+
+/// 16-bit gradients travel from a buffer of their own.
 void add_nccl(const Config& config, const BucketPlan& plan, const OptimizerSpec& spec,
               MemoryUse& use) {
-  if (config.nccl.sharded) {
-    use.optimizer = optimizer_state_bytes(spec, own_elements(plan, config.world));
+  if (config.sync == "sharded") {
+    use.optimizer = optimizer_state_bytes(spec, own_elements_by_nccl(plan, config.world));
   }
   if (config.sync_options.wire != "fp32") {
     use.staging += largest(plan) * sizeof(std::uint16_t);
@@ -182,7 +193,7 @@ PlannedUse plan_on_host(const Config& config, const Backend& backend, const Buck
   if (backend.traits.updates_at == UpdatePlace::server) {
     return plan_parameter_server(config, plan, spec, use);
   }
-  if (name == "nccl") {
+  if (sums_by_nccl(config)) {
     add_nccl(config, plan, spec, use.worker);
   } else if (name == "single" || name == "ring" || name == "hierarchical") {
     add_reducer(config, plan, use.worker);
@@ -209,7 +220,7 @@ PlannedUse plan_on_host(const Config& config, const Backend& backend, const Buck
 PlannedUse plan_backend(const Config& config, const Backend& backend, const BucketPlan& plan,
                         const OptimizerSpec& spec) {
   PlannedUse use = plan_on_host(config, backend, plan, spec);
-  use.staged = config.device == "cuda" && !backend.binds_gpu;
+  use.staged = config.device == "cuda" && !backend.takes_gpu(config);
   if (use.staged) {
     use.worker.staging += use.worker.weights + use.worker.gradients;
   }

@@ -176,9 +176,8 @@ void advise_sharding(const MemoryPlan& plan, std::vector<std::string>& advice) {
   if (!whole || plan.use.staged || plan.config.world < 2 || now <= plan.optimizer_if_sharded)
     return;
   advice.push_back(fmt::format(
-      "{}: each rank keeps the optimizer's state of its shard alone, {} less a rank with "
+      "sync=sharded: each rank keeps the optimizer's state of its shard alone, {} less a rank with "
       "world={} ({} instead of {}), for the same bytes on the wire.",
-      sync == "nccl" ? "nccl.sharded=true" : "sync=sharded",
       binary_bytes(now - plan.optimizer_if_sharded), plan.config.world,
       binary_bytes(plan.optimizer_if_sharded), binary_bytes(now)));
 }

@@ -139,8 +139,8 @@ std::unique_ptr<JobHub> host_hub(const JobSpec& spec, const LaunchEnvironment& l
 
 FinishedRun run_training(const Config& config, const TrainOptions& options) {
   validate_run(config);
-  if (config.sync == "nccl") {
-    check_nccl(cuda_module(), config.world);
+  if (sums_by_nccl(config)) {
+    check_nccl(cuda_module(), config.world, nccl_user(config));
   }
   check_data(config);
   const RunDirectory directory = RunDirectory::create(config, run_environment(config));

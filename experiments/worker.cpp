@@ -19,6 +19,7 @@
 #include "common/observe/summary.h"
 #include "experiments/backends.h"
 #include "experiments/compute.h"
+#include "ring/nccl_backend.h"
 
 namespace paceline {
 
@@ -223,8 +224,10 @@ void run_worker(const WorkerContext& context, const Backend& backend, const Data
 
   const std::string note =
       config.device == "cuda" ? "" : precision_note(parse_precision(config.precision.compute));
-  if (context.rank == 0 && !note.empty()) {
-    fmt::print(stderr, "{}\n", note);
+  for (const std::string& line : {note, collectives_note(config)}) {
+    if (context.rank == 0 && !line.empty()) {
+      fmt::print(stderr, "{}\n", line);
+    }
   }
   const auto device = make_device(context, cuda_module());
   CommunicatorReducer reducer(context.workers);

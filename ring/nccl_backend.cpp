@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -38,50 +39,52 @@ std::string nccl_name(std::string_view value) {
   return {};
 }
 
-[[noreturn]] void refuse(const std::string& setting, std::string_view reason) {
-  throw ConfigError(fmt::format("{} with sync = nccl: {}", setting, reason));
-}
+/// A setting that NCCL cannot follow, why, and what it can.
+struct Unable {
+  std::string setting;
+  std::string_view reason;
+};
 
-void check_shape(const Config& config) {
-  const NcclConfig& nccl = config.nccl;
-  if (nccl.sharded && nccl.hierarchical) {
-    refuse("nccl.sharded = true and nccl.hierarchical = true",
-           "a shard is summed between all ranks directly; allowed: one of them");
-  }
-  const int per_node = config.topology.ranks_per_node;
-  if (nccl.hierarchical && (per_node <= 1 || per_node >= config.world)) {
-    refuse(fmt::format("nccl.hierarchical = true, topology.ranks_per_node = {} and world = {}",
-                       per_node, config.world),
-           "it needs two nodes, one with two ranks or more; allowed: topology.ranks_per_node from "
-           "2 to world - 1");
-  }
-  if ((nccl.sharded || nccl.hierarchical) && nccl.algo != "auto" && nccl.algo != "ring") {
-    refuse("nccl.algo = " + nccl.algo,
-           "reduce-scatter, all-gather and broadcast (nccl.sharded, nccl.hierarchical) are not run "
-           "by it; allowed: auto, ring");
-  }
-  if (nccl.max_ctas > 0 && nccl.min_ctas > nccl.max_ctas) {
-    refuse(fmt::format("nccl.min_ctas = {}", nccl.min_ctas),
-           fmt::format("it is more than nccl.max_ctas = {}", nccl.max_ctas));
-  }
-}
-
-void check_gpu_techniques(const Config& config) {
+/// The first one; a host can follow all of them, where its form of sync does.
+std::optional<Unable> unable(const Config& config) {
   if (config.compress.method != "none") {
-    refuse("compress = " + config.compress.method,
-           "NCCL sums elements, not compressed messages; allowed: compress = none with sync.wire = "
-           "fp32, bf16 or fp16");
+    return Unable{"compress = " + config.compress.method,
+                  "NCCL sums elements, not compressed messages; allowed: compress = none with "
+                  "sync.wire = fp32, bf16 or fp16"};
   }
   if (config.sync_options.exact) {
-    refuse("sync.exact = true", "NCCL picks the order of its sums; allowed: false");
+    return Unable{"sync.exact = true", "NCCL picks the order of its sums; allowed: false"};
   }
   if (config.optimizer.name == "onebit_adam") {
-    refuse("optimizer.name = onebit_adam",
-           "1-bit Adam sends signs and scales of its momentum, and NCCL sums elements; allowed: "
-           "sgd, adam, lars, lamb");
+    return Unable{"optimizer.name = onebit_adam",
+                  "1-bit Adam sends signs and scales of its momentum, and NCCL sums elements; "
+                  "allowed: sgd, adam, lars, lamb"};
   }
   if (config.link.inter != "none" || config.link.intra != "none") {
-    refuse("link.inter or link.intra", "NCCL uses the machine's own links; allowed: none");
+    return Unable{"link.inter or link.intra", "NCCL uses the machine's own links; allowed: none"};
+  }
+  return std::nullopt;
+}
+
+/// Of those whose sums a host can make as well.
+bool has_choice(const Config& config) {
+  return config.device == "cuda" && (config.sync == "hierarchical" || config.sync == "sharded");
+}
+
+[[noreturn]] void refuse(const Config& config, const std::string& setting, std::string_view reason,
+                         std::string_view also = {}) {
+  throw ConfigError(fmt::format("{} with sync = {}: {}{}", setting, config.sync, reason, also));
+}
+
+void check_limits(const Config& config) {
+  const NcclConfig& nccl = config.nccl;
+  if (config.sync != "nccl" && nccl.algo != "auto" && nccl.algo != "ring") {
+    refuse(config, "nccl.algo = " + nccl.algo,
+           "reduce-scatter, all-gather and broadcast are not run by it; allowed: auto, ring");
+  }
+  if (nccl.max_ctas > 0 && nccl.min_ctas > nccl.max_ctas) {
+    refuse(config, fmt::format("nccl.min_ctas = {}", nccl.min_ctas),
+           fmt::format("it is more than nccl.max_ctas = {}", nccl.max_ctas));
   }
 }
 
@@ -92,8 +95,7 @@ void validate_nccl(const Config& config) {
         "is the same sum between CPUs)",
         config.device));
   }
-  check_shape(config);
-  check_gpu_techniques(config);
+  check_nccl_settings(config);
 }
 
 }  // namespace
@@ -103,7 +105,7 @@ Backend nccl_backend() {
   row.name = "nccl";
   row.summary = "allreduce of each bucket between GPUs by NCCL (device=cuda)";
   row.traits = {Consistency::synchronous, UpdatePlace::worker, false};
-  row.binds_gpu = true;
+  row.binds_gpu = [](const Config&) { return true; };
   row.validate = validate_nccl;
   row.make = [](const WorkerContext& context) { return make_nccl_synchronizer(context); };
   return row;
@@ -113,7 +115,7 @@ std::map<std::string, std::string> nccl_variables(const Config& config) {
   std::map<std::string, std::string> variables;
   const NcclConfig& nccl = config.nccl;
   const auto set = [&](const char* name, bool given, std::string value) {
-    if (config.sync == "nccl" && given) {
+    if (sums_by_nccl(config) && given) {
       variables[name] = std::move(value);
     }
   };
@@ -124,19 +126,53 @@ std::map<std::string, std::string> nccl_variables(const Config& config) {
   return variables;
 }
 
-void check_nccl(const CudaModule& module, int world) {
+bool sums_by_nccl(const Config& config) {
+  if (!has_choice(config)) {
+    return config.sync == "nccl";
+  }
+  const std::string& who = config.cuda.collectives;
+  return who == "nccl" || (who == "auto" && !unable(config));
+}
+
+std::string collectives_note(const Config& config) {
+  if (!has_choice(config)) {
+    return {};
+  }
+  if (sums_by_nccl(config)) {
+    return fmt::format("sync={}: gradients are summed by NCCL between the GPUs", config.sync);
+  }
+  const std::string why = config.cuda.collectives == "host" ? "cuda.collectives = host"
+                                                            : unable(config).value().setting;
+  return fmt::format("sync={}: gradients are summed on the host, not by NCCL, because of {}",
+                     config.sync, why);
+}
+
+void check_nccl_settings(const Config& config) {
+  if (!sums_by_nccl(config)) {
+    return;
+  }
+  check_limits(config);
+  if (const auto found = unable(config)) {
+    const bool choice = has_choice(config);
+    refuse(config, found->setting + (choice ? " and cuda.collectives = nccl" : ""), found->reason,
+           choice ? ", or cuda.collectives = host" : "");
+  }
+}
+
+NcclUser nccl_user(const Config& config) {
+  return {"sync = " + config.sync, has_choice(config) ? "cuda.collectives = host"
+                                                      : "sync = ring, which goes through the host"};
+}
+
+void check_nccl(const CudaModule& module, int world, const NcclUser& user) {
   const auto gpus = static_cast<int>(module.devices().size());
   if (world > gpus) {
     throw ConfigError(fmt::format(
-        "world = {} with sync = nccl: this machine has {} GPU{}, and NCCL refuses two ranks on one "
-        "GPU; use sync=ring (host-staged), or world = {}",
-        world, gpus, gpus == 1 ? "" : "s", gpus));
+        "world = {} with {}: this machine has {} GPU{}, and NCCL refuses two ranks on one GPU; "
+        "use {}, or at most {} rank{}",
+        world, user.setting, gpus, gpus == 1 ? "" : "s", user.instead, gpus, gpus == 1 ? "" : "s"));
   }
-  try {
-    static_cast<void>(open_nccl(module));
-  } catch (const Error& error) {
-    throw ConfigError(fmt::format("sync = nccl: {}", error.what()));
-  }
+  open_nccl_for(user, module);
 }
 
 }  // namespace paceline

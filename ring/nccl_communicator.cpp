@@ -42,7 +42,7 @@ int opened_nccl(const CudaModule& module) {
   int version = 0;
   const int status = module.api().nccl.open(file.c_str(), &version);
   if (status == cuda::kNcclTooOld) {
-    throw Error(fmt::format("NCCL {} ({}) is too old: sync = nccl needs {} or newer",
+    throw Error(fmt::format("NCCL {} ({}) is too old: {} or newer is needed",
                             nccl_version_text(version), file,
                             nccl_version_text(cuda::kOldestNccl)));
   }
@@ -66,15 +66,23 @@ std::string open_nccl(const CudaModule& module) {
   return nccl_version_text(opened_nccl(module));
 }
 
-void check_own_gpu(const Gpu& gpu, Communicator& workers) {
+void open_nccl_for(const NcclUser& user, const CudaModule& module) {
+  try {
+    open_nccl(module);
+  } catch (const Error& error) {
+    throw ConfigError(fmt::format("{}: {}; use {}", user.setting, error.what(), user.instead));
+  }
+}
+
+void check_own_gpu(const NcclUser& user, const Gpu& gpu, Communicator& workers) {
   const std::vector<std::string> all = workers.allgather(gpu_identity(gpu));
   for (std::size_t b = 0; b < all.size(); ++b) {
     for (std::size_t a = 0; a < b; ++a) {
       if (all[a] == all[b]) {
         throw ConfigError(
-            fmt::format("sync = nccl: ranks {} and {} have the same GPU ({}), and NCCL refuses two "
-                        "ranks on one GPU; use sync = ring, which goes through the host",
-                        a, b, all[a].substr(all[a].rfind(' ') + 1)));
+            fmt::format("{}: ranks {} and {} have the same GPU ({}), and NCCL refuses two ranks on "
+                        "one GPU; use {}",
+                        user.setting, a, b, all[a].substr(all[a].rfind(' ') + 1), user.instead));
       }
     }
   }

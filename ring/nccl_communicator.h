@@ -25,8 +25,17 @@ namespace paceline {
 /// folders that were searched when it is missing, and the version when it is older than 2.18.
 std::string open_nccl(const CudaModule& module);
 
+/// Who asked for NCCL, and what does without it: for errors.
+struct NcclUser {
+  std::string setting;  ///< "sync = sharded"
+  std::string instead;  ///< "cuda.collectives = host"
+};
+
+/// As open_nccl(), with a ConfigError that says both.
+void open_nccl_for(const NcclUser& user, const CudaModule& module);
+
 /// Throws ConfigError where two ranks have the same GPU, which NCCL refuses. Collective.
-void check_own_gpu(const Gpu& gpu, Communicator& workers);
+void check_own_gpu(const NcclUser& user, const Gpu& gpu, Communicator& workers);
 
 struct NcclOptions {
   cuda::NcclOptions limits;

@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ring/nccl_sum.h"
 
+#include <chrono>
+#include <span>
+#include <thread>
+
 namespace paceline {
 
 namespace {
+
+constexpr std::chrono::microseconds kNcclHostPoll{50};
 
 void* element(void* values, std::size_t index, Precision format) {
   const std::size_t size = format == Precision::fp32 ? sizeof(float) : sizeof(std::uint16_t);
@@ -22,30 +28,30 @@ class ShardedNcclSum final : public NcclSum {
  public:
   using NcclSum::NcclSum;
 
-  [[nodiscard]] bool sharded() const noexcept override { return true; }
+  [[nodiscard]] int ranks() const noexcept override { return comms_.size(); }
+  [[nodiscard]] int rank() const noexcept override { return comms_.rank(); }
   [[nodiscard]] bool counts_in_norm(const Range& own_part, std::size_t count) const override {
-    return comms_.rank() == 0 || own_part.begin < count / ranks() * ranks();
+    return rank() == 0 || own_part.begin < count / n() * n();
   }
 
   [[nodiscard]] std::vector<Range> own(std::size_t count) const override {
-    const std::size_t block = count / ranks();
-    const std::size_t begin = block * static_cast<std::size_t>(comms_.rank());
+    const std::size_t block = count / n();
+    const std::size_t begin = block * static_cast<std::size_t>(rank());
     std::vector<Range> parts;
     if (block > 0) {
       parts.push_back({begin, begin + block});
     }
-    if (block * ranks() < count) {
-      parts.push_back({block * ranks(), count});
+    if (block * n() < count) {
+      parts.push_back({block * n(), count});
     }
     return parts;
   }
 
   void sum(void* values, std::size_t count, Precision format) override {
-    const std::size_t block = count / ranks();
-    const std::size_t whole = block * ranks();
+    const std::size_t block = count / n();
+    const std::size_t whole = block * n();
     if (block > 0) {
-      comms_.reduce_scatter(NcclCommunicators::kWorld, comms_.rank(), values, block, format,
-                            stream_);
+      comms_.reduce_scatter(NcclCommunicators::kWorld, rank(), values, block, format, stream_);
     }
     if (whole < count) {
       comms_.all_reduce(NcclCommunicators::kWorld, element(values, whole, format), count - whole,
@@ -54,15 +60,22 @@ class ShardedNcclSum final : public NcclSum {
   }
 
   void share(std::span<float> weights) override {
-    if (const std::size_t block = weights.size() / ranks(); block > 0) {
-      comms_.all_gather(NcclCommunicators::kWorld, comms_.rank(), weights.data(), block,
-                        Precision::fp32, stream_);
+    if (const std::size_t block = weights.size() / n(); block > 0) {
+      all_gather(weights.data(), block);
     }
+  }
+  void add_up(float* squares) override {
+    comms_.all_reduce(NcclCommunicators::kWorld, squares, 1, Precision::fp32, stream_);
+  }
+  void gather(GpuTrustRatios& ratios) override {
+    constexpr std::size_t kFloats = sizeof(kernels::TensorSquares) / sizeof(float);
+    all_gather(ratios.squares(), ratios.tensors() * kFloats);
   }
 
  private:
-  [[nodiscard]] std::size_t ranks() const noexcept {
-    return static_cast<std::size_t>(comms_.size());
+  [[nodiscard]] std::size_t n() const noexcept { return static_cast<std::size_t>(ranks()); }
+  void all_gather(void* blocks, std::size_t block) {
+    comms_.all_gather(NcclCommunicators::kWorld, rank(), blocks, block, Precision::fp32, stream_);
   }
 };
 
@@ -107,6 +120,14 @@ class HierarchicalNcclSum final : public NcclSum {
 };
 
 }  // namespace
+
+void wait_on_host(const GpuEvent& event, NcclCommunicators& comms) {
+  while (!event.reached()) {
+    comms.check();
+    std::this_thread::sleep_for(kNcclHostPoll);
+  }
+  comms.check();
+}
 
 std::unique_ptr<NcclSum> make_flat_sum(NcclCommunicators& comms, GpuStream& stream) {
   return std::make_unique<FlatNcclSum>(comms, stream);

@@ -5,36 +5,26 @@
 
 #include <cstddef>
 #include <memory>
-#include <span>
-#include <vector>
 
 #include "common/comm/topology.h"
-#include "common/sync/bucket_plan.h"
+#include "ring/gpu_updates.h"
 #include "ring/nccl_communicator.h"
 
 namespace paceline {
 
-/// Queues on one stream; all ranks sum the same buckets in the same order. Spans are device memory.
-class NcclSum {
+/// Ends by exception soon after the communicators have failed.
+void wait_on_host(const GpuEvent& event, NcclCommunicators& comms);
+
+/// Queues on one stream; all ranks sum the same buckets in the same order. own() of a bucket holds
+/// the sum after sum().
+class NcclSum : public UpdateShares {
  public:
   NcclSum(NcclCommunicators& comms, GpuStream& stream) noexcept : comms_(comms), stream_(stream) {}
-  virtual ~NcclSum() = default;
-  NcclSum(const NcclSum&) = delete;
-  NcclSum& operator=(const NcclSum&) = delete;
 
-  /// What of a bucket of `count` elements holds the sum after sum() and is this rank's to update.
-  [[nodiscard]] virtual std::vector<Range> own(std::size_t count) const { return {{0, count}}; }
-  /// Whether own() differs between ranks.
-  [[nodiscard]] virtual bool sharded() const noexcept { return false; }
-  /// Whether this rank adds `part`, one of own(count), to a norm over ranks: each element is one
-  /// rank's.
-  [[nodiscard]] virtual bool counts_in_norm(const Range& /*part*/, std::size_t /*count*/) const {
-    return true;
-  }
-  /// `values`, `count` elements of `format`, become the sum over ranks where own() says so.
+  /// `values`, `count` elements of `format` in device memory, become the sum over ranks where own()
+  /// says so.
   virtual void sum(void* values, std::size_t count, Precision format) = 0;
-  /// The owners' weights become everybody's.
-  virtual void share(std::span<float> /*weights*/) {}
+  void wait(const GpuEvent& event) const override { wait_on_host(event, comms_); }
 
  protected:
   NcclCommunicators& comms_;

@@ -12,9 +12,11 @@
 #include "common/base/error.h"
 #include "common/base/sha256.h"
 #include "common/core/statistics_reducer.h"
+#include "ring/nccl_backend.h"
 #include "ring/nccl_monitor.h"
 #include "ring/nccl_statistics.h"
-#include "ring/nccl_updates.h"
+#include "ring/nccl_sum.h"
+#include "ring/shard_state.h"
 #include "ring/wire_overflow.h"
 
 namespace paceline {
@@ -89,8 +91,9 @@ class NcclSynchronizer final : public Synchronizer {
     gpu_ = &as_gpu(device);
     plan_ = plan;
     spec_ = spec;
-    open_nccl(gpu_->module());
-    check_own_gpu(*gpu_, context_.workers);
+    const NcclUser user = nccl_user(config_);
+    open_nccl_for(user, gpu_->module());
+    check_own_gpu(user, *gpu_, context_.workers);
     check_same_plan(plan, context_.workers);
     stream_.emplace(*gpu_, "of NCCL", true);
     weights_ = device.allocate(plan.elements(), "the weights");
@@ -118,7 +121,6 @@ class NcclSynchronizer final : public Synchronizer {
 
   void parameters_needed(BucketId b, Stream& stream) override {
     comms_->check();
-    updates_->decide();
     stream.wait(updates_->updated(b));
   }
 
@@ -163,27 +165,27 @@ class NcclSynchronizer final : public Synchronizer {
   }
 
   void save(StateWriter& writer) const override {
-    if (sum_->sharded()) {
-      writer.put("nccl.shard", context_.rank);
-      writer.put("nccl.shards", context_.workers.size());
+    if (sharded()) {
+      save_shard(shard(), writer);
     }
     updates_->optimizer().save(writer);
   }
 
   void load(StateReader& reader) override {
-    if (sum_->sharded()) {
-      const std::int64_t rank = reader.get("nccl.shard");
-      const std::int64_t world = reader.get("nccl.shards");
-      if (rank != context_.rank || world != context_.workers.size()) {
-        throw Error(fmt::format("rank {} of {}: the state is the shard of rank {} of {}",
-                                context_.rank, context_.workers.size(), rank, world));
-      }
+    if (sharded()) {
+      check_shard(shard(), reader);
     }
     updates_->optimizer().load(reader);
   }
 
  private:
   [[nodiscard]] ReplicaView view() const { return {weights_->values(), gradients_->values()}; }
+
+  [[nodiscard]] bool sharded() const { return config_.sync == "sharded"; }
+
+  [[nodiscard]] ShardState shard() const {
+    return {context_.rank, context_.workers.size(), ShardCut::nccl};
+  }
 
   static Precision wire_of(const Config& config) {
     const std::string& wire = config.sync_options.wire;
@@ -195,14 +197,15 @@ class NcclSynchronizer final : public Synchronizer {
     comms_.emplace(*gpu_, context_.workers,
                    NcclOptions{{nccl.min_ctas, nccl.max_ctas}, config_.comm.timeout},
                    context_.abort);
-    sum_ = nccl.sharded        ? make_sharded_sum(*comms_, *stream_)
-           : nccl.hierarchical ? make_hierarchical_sum(*comms_, *stream_, context_.topology)
-                               : make_flat_sum(*comms_, *stream_);
+    const bool by_nodes = config_.sync == "hierarchical";
+    sum_ = sharded()  ? make_sharded_sum(*comms_, *stream_)
+           : by_nodes ? make_hierarchical_sum(*comms_, *stream_, context_.topology)
+                      : make_flat_sum(*comms_, *stream_);
     monitor_.emplace(*comms_, *gpu_, *stream_, config_.comm.timeout);
   }
 
   void take_memory() {
-    updates_.emplace(*gpu_, *stream_, *comms_, *sum_, plan_, spec_, view());
+    updates_.emplace(*gpu_, *stream_, *sum_, plan_, spec_, view());
     if (wire_ != Precision::fp32) {
       staging_ = GpuMemory(*gpu_, largest_of(plan_) * sizeof(std::uint16_t), "16-bit gradients");
     }
@@ -294,7 +297,7 @@ class NcclSynchronizer final : public Synchronizer {
   std::unique_ptr<DeviceArena> gradients_;
   GpuMemory staging_;
   std::optional<WireOverflow> overflow_;
-  std::optional<NcclUpdates> updates_;
+  std::optional<GpuUpdates> updates_;
   std::optional<GpuEvent> drained_;
   std::optional<NcclCommunicators> comms_;
   std::unique_ptr<NcclSum> sum_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// sync=nccl: synchronous data parallelism with weights, gradients and the optimizer's state on each
-// rank's GPU, and NCCL between them.
+// Synchronous data parallelism with weights, gradients and the optimizer's state on each rank's
+// GPU, and NCCL between them: the flat sum of sync=nccl, or that of sync=hierarchical or sharded.
 #pragma once
 
 #include <memory>

@@ -4,6 +4,9 @@
 #include <fmt/format.h>
 
 #include "common/base/error.h"
+#include "ring/gpu_single.h"
+#include "ring/nccl_backend.h"
+#include "ring/nccl_synchronizer.h"
 #include "ring/ring_synchronizer.h"
 #include "ring/schedule.h"
 #include "ring/techniques.h"
@@ -51,6 +54,7 @@ void validate_hierarchical(const Config& config) {
   }
   validate_topology(config);
   check_collective_techniques(config, false);
+  check_nccl_settings(config);
 }
 
 void validate_sharded(const Config& config) {
@@ -61,6 +65,7 @@ void validate_sharded(const Config& config) {
         config.ring.algorithm));
   }
   check_sharded_techniques(config);
+  check_nccl_settings(config);
 }
 
 void validate_single(const Config& config) {
@@ -69,6 +74,11 @@ void validate_single(const Config& config) {
     throw ConfigError(
         fmt::format("world = {}: sync=single is one worker; allowed: 1", config.world));
   }
+}
+
+/// sync=single: the fixed point of exact sums is the host's.
+bool updates_on_gpu(const Config& config) {
+  return !config.sync_options.exact;
 }
 
 template <RingFlavour flavour>
@@ -82,6 +92,19 @@ Backend backend(std::string_view name, std::string_view summary, void (*validate
   return row;
 }
 
+/// On GPUs by NCCL, or staged through the host.
+template <RingFlavour flavour>
+Backend either_backend(std::string_view name, std::string_view summary,
+                       void (*validate)(const Config&)) {
+  Backend row = backend<flavour>(name, summary, validate);
+  row.binds_gpu = sums_by_nccl;
+  row.make = [](const WorkerContext& context) {
+    return sums_by_nccl(context.config) ? make_nccl_synchronizer(context)
+                                        : make_ring_synchronizer(context, flavour);
+  };
+  return row;
+}
+
 }  // namespace
 
 Backend ring_backend() {
@@ -91,19 +114,25 @@ Backend ring_backend() {
 }
 
 Backend hierarchical_backend() {
-  return backend<RingFlavour::hierarchical>(
+  return either_backend<RingFlavour::hierarchical>(
       "hierarchical", "allreduce that sums within each node before it crosses to others",
       validate_hierarchical);
 }
 
 Backend sharded_backend() {
-  return backend<RingFlavour::sharded>(
+  return either_backend<RingFlavour::sharded>(
       "sharded", "reduce-scatter, step on this rank's shard, allgather (ZeRO-1)", validate_sharded);
 }
 
 Backend single_backend() {
-  return backend<RingFlavour::single>("single", "one worker, nothing to synchronise",
-                                      validate_single);
+  Backend row =
+      backend<RingFlavour::single>("single", "one worker, nothing to synchronise", validate_single);
+  row.binds_gpu = updates_on_gpu;
+  row.make = [](const WorkerContext& context) {
+    const bool on_gpu = context.config.device == "cuda" && updates_on_gpu(context.config);
+    return on_gpu ? make_gpu_single(context) : make_ring_synchronizer(context, RingFlavour::single);
+  };
+  return row;
 }
 
 }  // namespace paceline

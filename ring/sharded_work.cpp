@@ -13,13 +13,11 @@
 #include "common/sync/reduction_order.h"
 #include "ring/bucket_work.h"
 #include "ring/gradient_reducer.h"
+#include "ring/shard_state.h"
 
 namespace paceline {
 
 namespace {
-
-constexpr std::string_view kShardRank = "sharded.rank";
-constexpr std::string_view kShardWorld = "sharded.world";
 
 /// This rank's elements: a chunk of each bucket, one after the other.
 class Shard {
@@ -110,8 +108,7 @@ class ShardedWork final : public BucketWork {
   }
 
   void save(StateWriter& writer) const override {
-    writer.put(kShardRank, rank_);
-    writer.put(kShardWorld, world_);
+    save_shard({rank_, world_, ShardCut::host}, writer);
     optimizer_.save(writer);
     for (std::size_t b = 0; b < updates_.size(); ++b) {
       writer.put(fmt::format("updates.{}", b), updates_[b]);
@@ -119,12 +116,7 @@ class ShardedWork final : public BucketWork {
   }
 
   void load(StateReader& reader) override {
-    const std::int64_t rank = reader.get(kShardRank);
-    const std::int64_t world = reader.get(kShardWorld);
-    if (rank != rank_ || world != world_) {
-      throw Error(fmt::format("rank {} of {}: the state is the shard of rank {} of {}", rank_,
-                              world_, rank, world));
-    }
+    check_shard({rank_, world_, ShardCut::host}, reader);
     optimizer_.load(reader);
     for (std::size_t b = 0; b < updates_.size(); ++b) {
       updates_[b] = reader.get(fmt::format("updates.{}", b));

@@ -134,8 +134,6 @@ struct NcclConfig {
   std::string proto = "auto";  ///< auto | ll | ll128 | simple; auto: NCCL's tuner or NCCL_PROTO
   int min_ctas = 0;            ///< least CUDA blocks of a collective; 0: NCCL's choice
   int max_ctas = 0;            ///< most; 0: NCCL's choice
-  bool sharded = false;        ///< reduce-scatter, step on a shard, all-gather (ZeRO-1)
-  bool hierarchical = false;   ///< sum within topology.ranks_per_node before it crosses nodes
 };
 
 struct LocalConfig {
@@ -180,6 +178,7 @@ struct ComputeConfig {
 struct CudaConfig {
   int device = -1;    ///< index of the GPU; -1: a machine's members take its GPUs in turn
   bool tf32 = false;  ///< fp32 products on tensor cores, with ten bits of mantissa
+  bool tune = false;  ///< cuDNN's proposals for a convolution are timed at first
   /// auto: cuDNN's fused kernels where equal steps give equal bits; fused: wherever it has them;
   /// products: never
   std::string attention = "auto";
@@ -188,6 +187,9 @@ struct CudaConfig {
   std::string norm = "own";
   std::string pool = "own";
   bool graph = false;  ///< steps that are known are launched as CUDA graphs
+  /// sync=hierarchical and sync=sharded: nccl: NCCL sums; host: copies in page-locked memory do;
+  /// auto: NCCL unless a setting needs the host
+  std::string collectives = "auto";
 };
 
 struct RunDirConfig {

@@ -263,20 +263,15 @@ void add_communication_keys(std::vector<Key>& keys) {
   keys.push_back(
       choice("nccl.algo", in<&Config::nccl, &NcclConfig::algo>,
              {"auto", "ring", "tree", "collnet_direct", "collnet_chain", "nvls", "nvls_tree"},
-             "sync=nccl: the one algorithm that NCCL may use (NCCL_ALGO); auto: NCCL's tuner"));
+             "where NCCL sums: the one algorithm that it may use (NCCL_ALGO); auto: NCCL's tuner"));
   keys.push_back(choice("nccl.proto", in<&Config::nccl, &NcclConfig::proto>,
                         {"auto", "ll", "ll128", "simple"},
-                        "sync=nccl: its protocol (NCCL_PROTO); auto: NCCL's tuner"));
+                        "where NCCL sums: its protocol (NCCL_PROTO); auto: NCCL's tuner"));
   keys.push_back(integer("nccl.min_ctas", in<&Config::nccl, &NcclConfig::min_ctas>, 0, 64,
-                         "sync=nccl: least CUDA blocks of a collective; 0: NCCL's choice"));
+                         "where NCCL sums: least CUDA blocks of a collective; 0: NCCL's choice"));
   keys.push_back(integer("nccl.max_ctas", in<&Config::nccl, &NcclConfig::max_ctas>, 0, 64,
-                         "sync=nccl: most CUDA blocks of a collective, which it takes from "
+                         "where NCCL sums: most CUDA blocks of a collective, which it takes from "
                          "computing; 0: NCCL's choice"));
-  keys.push_back(boolean("nccl.sharded", in<&Config::nccl, &NcclConfig::sharded>,
-                         "sync=nccl: reduce-scatter, step on this rank's shard, all-gather"));
-  keys.push_back(
-      boolean("nccl.hierarchical", in<&Config::nccl, &NcclConfig::hierarchical>,
-              "sync=nccl: sum within topology.ranks_per_node first, then between nodes"));
   keys.push_back(integer("local.steps", in<&Config::local, &LocalConfig::steps>, 1, kBillion,
                          "steps of each rank between two averages of the weights"));
   keys.push_back(choice("local.outer", in<&Config::local, &LocalConfig::outer>,
@@ -334,21 +329,32 @@ void add_emulation_keys(std::vector<Key>& keys) {
               "server); -1: a machine's ranks, then its servers, take its GPUs in turn"));
   keys.push_back(boolean("cuda.tf32", in<&Config::cuda, &CudaConfig::tf32>,
                          "device=cuda: fp32 products on tensor cores, in TF32"));
+  keys.push_back(boolean("cuda.tune", in<&Config::cuda, &CudaConfig::tune>,
+                         "device=cuda: the first batch of a size times cuDNN's proposals for every "
+                         "convolution and the fastest is taken, not the first; two runs may then "
+                         "choose differently, and so differ in their last bits"));
   keys.push_back(choice("cuda.attention", in<&Config::cuda, &CudaConfig::attention>,
                         {"auto", "fused", "products"},
                         "device=cuda, in bf16 or fp16: auto: attention in cuDNN's fused kernels "
                         "where equal steps give equal bits; fused: wherever cuDNN has them; "
                         "products: two products and a softmax"));
-  keys.push_back(choice("cuda.norm", in<&Config::cuda, &CudaConfig::norm>, {"own", "auto", "cudnn"},
-                        "device=cuda: batch norm in training by own: the program's kernels; "
-                        "auto: cuDNN for the layers that it computes (in bf16 and fp16 of a "
-                        "multiple of 8 channels, in fp32 of 4), own for the others; cudnn: a layer "
-                        "that it does not compute ends the run"));
+  keys.push_back(
+      choice("cuda.norm", in<&Config::cuda, &CudaConfig::norm>, {"own", "auto", "cudnn"},
+             "device=cuda: batch norm in training by own: the program's kernels; "
+             "auto: cuDNN for the layers that it computes (in bf16 and fp16 of a "
+             "multiple of 8 channels, in fp32 of 4), which takes it some tenths of a "
+             "second at first for each shape, own for the others; cudnn: a layer that it "
+             "does not compute ends the run"));
   keys.push_back(choice("cuda.pool", in<&Config::cuda, &CudaConfig::pool>, {"own", "auto", "cudnn"},
                         "device=cuda: maxima and means over windows, as cuda.norm"));
   keys.push_back(boolean("cuda.graph", in<&Config::cuda, &CudaConfig::graph>,
                          "device=cuda: from the third time on, a batch's forward and backward are "
                          "launched as a few CUDA graphs, not kernel by kernel"));
+  keys.push_back(choice("cuda.collectives", in<&Config::cuda, &CudaConfig::collectives>,
+                        {"auto", "nccl", "host"},
+                        "device=cuda with sync=hierarchical or sharded: who sums the gradients: "
+                        "nccl: NCCL between the GPUs; host: copies in page-locked memory and the "
+                        "TCP of sync on CPUs; auto: NCCL unless a setting needs the host"));
   keys.push_back(
       text("run.dir", in<&Config::run, &RunDirConfig::dir>, "folder that gets the run's folder"));
   keys.push_back(text("run.name", in<&Config::run, &RunDirConfig::name>,

@@ -39,10 +39,12 @@ void check_device(const Config& config) {
       }
     };
     need_cuda("tf32", config.cuda.tf32, standard.tf32);
+    need_cuda("tune", config.cuda.tune, standard.tune);
     need_cuda("attention", config.cuda.attention, standard.attention);
     need_cuda("norm", config.cuda.norm, standard.norm);
     need_cuda("pool", config.cuda.pool, standard.pool);
     need_cuda("graph", config.cuda.graph, standard.graph);
+    need_cuda("collectives", config.cuda.collectives, standard.collectives);
     return;
   }
   if (config.model == "logistic") {

@@ -45,6 +45,40 @@ void for_rows(std::int64_t rows, const F& f) {
   }
 }
 
+/// An array that f(i) reads, writes or changes at i alone, as the functor's own pointer. A functor
+/// that lists all such arrays, operands(use) returning use(reads(a), …), is moved in packs on a GPU
+/// (kernels_each.h).
+template <typename Pointer, bool Reads, bool Writes>
+struct Operand {
+  static constexpr int kBytes = sizeof(*Pointer{});
+  static constexpr int kReadBytes = Reads ? kBytes : 0;
+  Pointer& memory;
+};
+template <typename T>
+[[nodiscard]] PACELINE_HD Operand<const T*, true, false> reads(const T*& memory) {
+  return {memory};
+}
+template <typename T>
+[[nodiscard]] PACELINE_HD Operand<T*, false, true> writes(T*& memory) {
+  return {memory};
+}
+template <typename T>
+[[nodiscard]] PACELINE_HD Operand<T*, true, true> changes(T*& memory) {
+  return {memory};
+}
+/// One that f(i) reads at i mod period; not the first that is listed.
+template <typename T>
+struct RepeatedOperand {
+  static constexpr int kBytes = 16;  // does not decide how elements are moved
+  static constexpr int kReadBytes = 0;
+  const T*& memory;
+  std::int64_t& period;
+};
+template <typename T>
+[[nodiscard]] PACELINE_HD RepeatedOperand<T> repeats(const T*& memory, std::int64_t& period) {
+  return {memory, period};
+}
+
 // Basic… functors take activations as T: float, or what stored.h stores in 16 bits.
 
 /// out[i] = a[i] + scale·b[i]; out may be a.
@@ -57,6 +91,10 @@ struct BasicAddScaled {
   PACELINE_HD void operator()(std::int64_t i) const {
     out[i] = static_cast<T>(static_cast<float>(a[i]) + scale * static_cast<float>(b[i]));
   }
+  template <typename Use>
+  PACELINE_HD auto operands(const Use& use) {
+    return use(reads(a), reads(b), writes(out));
+  }
 };
 using AddScaled = BasicAddScaled<float>;
 
@@ -65,6 +103,10 @@ struct Multiply {
   float* values;
   float factor;
   PACELINE_HD void operator()(std::int64_t i) const { values[i] *= factor; }
+  template <typename Use>
+  PACELINE_HD auto operands(const Use& use) {
+    return use(changes(values));
+  }
 };
 
 /// Columns handled together by the column functors: four AVX-512 vectors.
@@ -143,10 +185,9 @@ struct PoolGeometry {
 
 /// Row r = (sample, output row) of 2×2 maximum pooling: y = the largest of four, winner = which one
 /// (0..3 in row order, the first of equals).
-template <typename T>
-struct BasicMaxPoolForward {
-  const T* x;
-  T* y;
+struct MaxPoolForward {
+  const float* x;
+  float* y;
   std::uint8_t* winner;
   PoolGeometry in;
 
@@ -154,10 +195,10 @@ struct BasicMaxPoolForward {
   PACELINE_HD void operator()(const Team& team, std::int64_t row) const {
     const std::int64_t rows_out = in.height / 2;
     const std::int64_t line = in.width * in.channels;
-    const T* top = x + ((row / rows_out) * in.height + (row % rows_out) * 2) * line;
+    const float* top = x + ((row / rows_out) * in.height + (row % rows_out) * 2) * line;
     const std::int64_t columns = in.width / 2;
     for (std::int64_t column = 0; column < columns; ++column) {
-      const T* a = top + column * 2 * in.channels;
+      const float* a = top + column * 2 * in.channels;
       const std::int64_t to = (row * columns + column) * in.channels;
       window(team, a, a + line, y + to, winner + to);
     }
@@ -165,37 +206,35 @@ struct BasicMaxPoolForward {
 
  private:
   template <typename Team>
-  PACELINE_HD void window(const Team& team, const T* upper, const T* lower, T* out,
+  PACELINE_HD void window(const Team& team, const float* upper, const float* lower, float* out,
                           std::uint8_t* which) const {
     const std::int64_t c_end = in.channels;
 #pragma omp simd
     for (std::int64_t c = team.lane(); c < c_end; c += team.size()) {
-      float best = static_cast<float>(upper[c]);
+      float best = upper[c];
       int index = 0;
-      const auto right = static_cast<float>(upper[c + c_end]);
+      const float right = upper[c + c_end];
       index = right > best ? 1 : index;
       best = right > best ? right : best;
-      const auto below = static_cast<float>(lower[c]);
+      const float below = lower[c];
       index = below > best ? 2 : index;
       best = below > best ? below : best;
-      const auto across = static_cast<float>(lower[c + c_end]);
+      const float across = lower[c + c_end];
       index = across > best ? 3 : index;
       best = across > best ? across : best;
-      out[c] = static_cast<T>(best);
+      out[c] = best;
       which[c] = static_cast<std::uint8_t>(index);
     }
   }
 };
-using MaxPoolForward = BasicMaxPoolForward<float>;
 
 /// Row r = (sample, output row) of its gradient: dx at the winner is dy, else 0; with `after_relu`
 /// only where y > 0. The last output row of a sample also clears an odd input's left-over row.
-template <typename T>
-struct BasicMaxPoolBackward {
-  const T* y;
+struct MaxPoolBackward {
+  const float* y;
   const std::uint8_t* winner;
-  const T* dy;
-  T* dx;
+  const float* dy;
+  float* dx;
   PoolGeometry in;
   bool after_relu;
 
@@ -203,12 +242,12 @@ struct BasicMaxPoolBackward {
   PACELINE_HD void operator()(const Team& team, std::int64_t row) const {
     const std::int64_t rows_out = in.height / 2;
     const std::int64_t line = in.width * in.channels;
-    T* top = dx + ((row / rows_out) * in.height + (row % rows_out) * 2) * line;
+    float* top = dx + ((row / rows_out) * in.height + (row % rows_out) * 2) * line;
     const std::int64_t columns = in.width / 2;
     const float floor = after_relu ? 0.0F : -INFINITY;
     for (std::int64_t column = 0; column < columns; ++column) {
       const std::int64_t from = (row * columns + column) * in.channels;
-      T* a = top + column * 2 * in.channels;
+      float* a = top + column * 2 * in.channels;
       window(team, y + from, winner + from, dy + from, a, a + line, floor);
     }
     if (in.width % 2 == 1) {
@@ -222,29 +261,27 @@ struct BasicMaxPoolBackward {
 
  private:
   template <typename Team>
-  PACELINE_HD void window(const Team& team, const T* value, const std::uint8_t* which, const T* d,
-                          T* upper, T* lower, float floor) const {
+  PACELINE_HD void window(const Team& team, const float* value, const std::uint8_t* which,
+                          const float* d, float* upper, float* lower, float floor) const {
     const std::int64_t c_end = in.channels;
-    const auto zero = static_cast<T>(0.0F);
 #pragma omp simd
     for (std::int64_t c = team.lane(); c < c_end; c += team.size()) {
-      const T passed = static_cast<float>(value[c]) > floor ? d[c] : zero;
+      const float passed = value[c] > floor ? d[c] : 0.0F;
       const int index = which[c];
-      upper[c] = index == 0 ? passed : zero;
-      upper[c + c_end] = index == 1 ? passed : zero;
-      lower[c] = index == 2 ? passed : zero;
-      lower[c + c_end] = index == 3 ? passed : zero;
+      upper[c] = index == 0 ? passed : 0.0F;
+      upper[c + c_end] = index == 1 ? passed : 0.0F;
+      lower[c] = index == 2 ? passed : 0.0F;
+      lower[c + c_end] = index == 3 ? passed : 0.0F;
     }
   }
 
   template <typename Team>
-  PACELINE_HD static void clear(const Team& team, T* values, std::int64_t n) {
+  PACELINE_HD static void clear(const Team& team, float* values, std::int64_t n) {
     for (std::int64_t i = team.lane(); i < n; i += team.size()) {
-      values[i] = static_cast<T>(0.0F);
+      values[i] = 0.0F;
     }
   }
 };
-using MaxPoolBackward = BasicMaxPoolBackward<float>;
 
 /// Row r of logits z [rows, classes]:
 ///   loss[r] = log(sum_j exp(z_j)) − z_label,  d_logits_j = scale·(softmax(z)_j − [j = label]),

@@ -19,6 +19,10 @@ struct MaskedByRelu {
       dy[i] = static_cast<T>(0.0F);
     }
   }
+  template <typename Use>
+  PACELINE_HD auto operands(const Use& use) {
+    return use(reads(y), changes(dy));
+  }
 };
 
 /// The same for the packs of a group's rows, of which `d` holds dy's; dy is written where it

@@ -11,8 +11,10 @@
 
 #if defined(__CUDA_ARCH__)
 #define PACELINE_UNROLL _Pragma("unroll")
+#define PACELINE_ROLLED _Pragma("unroll 1")
 #else
 #define PACELINE_UNROLL
+#define PACELINE_ROLLED
 #endif
 
 namespace paceline::kernels {
@@ -30,6 +32,11 @@ template <typename T>
 [[nodiscard]] PACELINE_HD constexpr int rows_ahead(int arrays) noexcept {
   return 64 / (static_cast<int>(sizeof(T)) * arrays);
 }
+
+/// Bytes that one access moves at most, and elements of those.
+inline constexpr int kAccessBytes = 16;
+template <typename T>
+inline constexpr int kAccessPack = kAccessBytes / static_cast<int>(sizeof(T));
 
 /// N neighbouring elements that one access moves.
 template <typename T, int N>

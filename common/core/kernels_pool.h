@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pooling over windows that may overlap, and over all positions (see kernels.h for what a functor
-// is). Activations are NHWC.
+// The CPU's pooling over windows that may overlap, and over all positions (kernels_windows.h has
+// the GPU's; see kernels.h for what a functor is). Activations are NHWC.
 #pragma once
 
 #include <cmath>
@@ -24,16 +24,15 @@ struct WindowGeometry {
 
 /// Row r = (sample, output row): y = the largest value of each window, winner = its place in the
 /// window, i·kernel + j, the first of equals. What lies in the padding is never chosen.
-template <typename T>
-struct BasicWindowMaxForward {
-  const T* x;
-  T* y;
+struct WindowMaxForward {
+  const float* x;
+  float* y;
   std::uint8_t* winner;
   WindowGeometry g;
 
   template <typename Team>
   PACELINE_HD void operator()(const Team& team, std::int64_t row) const {
-    const T* sample = x + row / g.rows * g.height * g.width * g.channels;
+    const float* sample = x + row / g.rows * g.height * g.width * g.channels;
     const std::int64_t top = row % g.rows * g.stride - g.padding;
     for (std::int64_t column = 0; column < g.columns; ++column) {
       const std::int64_t to = (row * g.columns + column) * g.channels;
@@ -43,12 +42,12 @@ struct BasicWindowMaxForward {
 
  private:
   template <typename Team>
-  PACELINE_HD void window(const Team& team, const T* sample, std::int64_t top, std::int64_t left,
-                          T* best, std::uint8_t* which) const {
+  PACELINE_HD void window(const Team& team, const float* sample, std::int64_t top,
+                          std::int64_t left, float* best, std::uint8_t* which) const {
     bool first = true;
     for (std::int64_t i = top < 0 ? -top : 0; i < g.kernel && top + i < g.height; ++i) {
       for (std::int64_t j = left < 0 ? -left : 0; j < g.kernel && left + j < g.width; ++j) {
-        const T* from = sample + ((top + i) * g.width + left + j) * g.channels;
+        const float* from = sample + ((top + i) * g.width + left + j) * g.channels;
         const auto place = static_cast<std::uint8_t>(i * g.kernel + j);
         take(team, from, place, first, best, which);
         first = false;
@@ -56,17 +55,16 @@ struct BasicWindowMaxForward {
     }
   }
   template <typename Team>
-  PACELINE_HD void take(const Team& team, const T* from, std::uint8_t place, bool first, T* best,
-                        std::uint8_t* which) const {
+  PACELINE_HD void take(const Team& team, const float* from, std::uint8_t place, bool first,
+                        float* best, std::uint8_t* which) const {
 #pragma omp simd
     for (std::int64_t c = team.lane(); c < g.channels; c += team.size()) {
-      const bool better = first || static_cast<float>(from[c]) > static_cast<float>(best[c]);
+      const bool better = first || from[c] > best[c];
       best[c] = better ? from[c] : best[c];
       which[c] = better ? place : which[c];
     }
   }
 };
-using WindowMaxForward = BasicWindowMaxForward<float>;
 
 /// Row r = (sample, input row): dx = Σ dy of the windows whose winner the input is.
 struct WindowMaxBackward {

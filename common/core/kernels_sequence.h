@@ -26,15 +26,27 @@ struct HeadLayout {
   }
   /// Where element i of the first lies in the second.
   [[nodiscard]] PACELINE_HD std::int64_t apart(std::int64_t i) const noexcept {
-    const std::int64_t column = i % width;
-    const std::int64_t head = i / width % heads;
-    const std::int64_t part = i / (width * heads) % parts;
-    const std::int64_t row = i / (width * heads * parts);
+    const std::int64_t in_row = i / width;
+    const std::int64_t in_part = in_row / heads;
+    const std::int64_t row = in_part / parts;
     const std::int64_t sequence = row / positions;
-    const std::int64_t position = row % positions;
+    const std::int64_t column = i - in_row * width;
+    const std::int64_t head = in_row - in_part * heads;
+    const std::int64_t part = in_part - row * parts;
+    const std::int64_t position = row - sequence * positions;
     return (((part * sequences + sequence) * heads + head) * positions + position) * width + column;
   }
 };
+
+/// Moves an access's elements, or one.
+template <typename T>
+PACELINE_HD void move_elements(const T* from, T* to, int width) {
+  if (width == kAccessPack<T>) {
+    store_pack(to, load_pack<kAccessPack<T>>(from));
+  } else {
+    *to = *from;
+  }
+}
 
 /// together -> apart.
 template <typename T>
@@ -42,7 +54,15 @@ struct SplitHeads {
   const T* together;
   T* apart;
   HeadLayout layout;
-  PACELINE_HD void operator()(std::int64_t i) const { apart[layout.apart(i)] = together[i]; }
+
+  [[nodiscard]] PACELINE_HD int width() const {
+    return pack_width<kAccessPack<T>>(layout.width, together, apart);
+  }
+  [[nodiscard]] std::int64_t units() const { return layout.elements() / width(); }
+  PACELINE_HD void operator()(std::int64_t unit) const {
+    const std::int64_t i = unit * width();
+    move_elements(together + i, apart + layout.apart(i), width());
+  }
 };
 
 /// apart -> together.
@@ -51,7 +71,15 @@ struct JoinHeads {
   const T* apart;
   T* together;
   HeadLayout layout;
-  PACELINE_HD void operator()(std::int64_t i) const { together[i] = apart[layout.apart(i)]; }
+
+  [[nodiscard]] PACELINE_HD int width() const {
+    return pack_width<kAccessPack<T>>(layout.width, together, apart);
+  }
+  [[nodiscard]] std::int64_t units() const { return layout.elements() / width(); }
+  PACELINE_HD void operator()(std::int64_t unit) const {
+    const std::int64_t i = unit * width();
+    move_elements(apart + layout.apart(i), together + i, width());
+  }
 };
 
 /// The row's token, of `vocabulary`, which are stored as numbers: in fp32, as bf16 has not all
@@ -62,7 +90,7 @@ struct JoinHeads {
   return token < 0 ? 0 : (token < vocabulary ? token : vocabulary - 1);
 }
 
-/// Element i of y [rows, width]: y = token[x[row]] + position[row mod positions].
+/// Units of y [rows, width]: y = token[x[row]] + position[row mod positions].
 template <typename T>
 struct EmbedTokens {
   const float* x;
@@ -73,11 +101,27 @@ struct EmbedTokens {
   std::int64_t positions;
   std::int64_t width;
 
-  PACELINE_HD void operator()(std::int64_t i) const {
-    const std::int64_t row = i / width;
-    const std::int64_t column = i % width;
-    y[i] = static_cast<T>(token[token_of(x, row, vocabulary) * width + column] +
-                          position[row % positions * width + column]);
+  [[nodiscard]] PACELINE_HD int own_width() const {
+    return pack_width<kAccessPack<T>>(width, y, token, position);
+  }
+  [[nodiscard]] std::int64_t units(std::int64_t rows) const { return rows * (width / own_width()); }
+  PACELINE_HD void operator()(std::int64_t unit) const {
+    own_width() == kAccessPack<T> ? embed<kAccessPack<T>>(unit) : embed<1>(unit);
+  }
+
+ private:
+  template <int N>
+  PACELINE_HD void embed(std::int64_t unit) const {
+    const std::int64_t strips = width / N;
+    const std::int64_t row = unit / strips;
+    const std::int64_t column = unit % strips * N;
+    const auto place = load_pack<N>(position + row % positions * width + column);
+    const auto word = load_pack<N>(token + token_of(x, row, vocabulary) * width + column);
+    Pack<T, N> sum;
+    for (int n = 0; n < N; ++n) {
+      sum.at[n] = static_cast<T>(word.at[n] + place.at[n]);
+    }
+    store_pack(y + row * width + column, sum);
   }
 };
 

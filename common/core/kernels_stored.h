@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "common/core/kernels.h"
-#include "common/core/kernels_pool.h"
 
 namespace paceline::kernels {
 
@@ -28,6 +27,12 @@ struct Transposed {
     }
     out[i] = static_cast<To>(static_cast<float>(in[from]));
   }
+  [[nodiscard]] PACELINE_HD bool by_element() const { return rows <= 1; }
+  template <typename Use>
+  PACELINE_HD auto operands(const Use& use) {
+    rows = 1;
+    return use(reads(in), writes(out));
+  }
 };
 
 /// y[i] = act(y[i] + bias[i mod channels])
@@ -42,77 +47,9 @@ struct BiasActivation {
     const float value = static_cast<float>(y[i]) + bias[i % channels];
     y[i] = static_cast<T>(relu && value < 0.0F ? 0.0F : value);  // keeps NaN
   }
-};
-
-/// i = (sample, channel): y = Σ_positions x / positions.
-template <typename T>
-struct ChannelAverage {
-  const T* x;
-  T* y;
-  std::int64_t positions;
-  std::int64_t channels;
-
-  PACELINE_HD void operator()(std::int64_t i) const {
-    const T* from = x + i / channels * positions * channels + i % channels;
-    float total = 0.0F;
-    for (std::int64_t p = 0; p < positions; ++p) {
-      total += static_cast<float>(from[p * channels]);
-    }
-    y[i] = static_cast<T>(total / static_cast<float>(positions));
-  }
-};
-
-/// i = (sample, position, channel): dx = dy[sample, channel] / positions.
-template <typename T>
-struct ChannelAverageGradient {
-  const T* dy;
-  T* dx;
-  std::int64_t positions;
-  std::int64_t channels;
-
-  PACELINE_HD void operator()(std::int64_t i) const {
-    const std::int64_t sample = i / (positions * channels);
-    const auto d = static_cast<float>(dy[sample * channels + i % channels]);
-    dx[i] = static_cast<T>(d / static_cast<float>(positions));
-  }
-};
-
-/// Row r = (sample, input row): dx = Σ dy of the windows whose winner the input is.
-template <typename T>
-struct WindowMaxGather {
-  const std::uint8_t* winner;
-  const T* dy;
-  T* dx;
-  WindowGeometry g;
-
-  template <typename Team>
-  PACELINE_HD void operator()(const Team& team, std::int64_t row) const {
-    const std::int64_t h = row % g.height + g.padding;
-    const std::int64_t top = row / g.height * g.rows;
-    for (std::int64_t column = 0; column < g.width; ++column) {
-      T* to = dx + (row * g.width + column) * g.channels;
-      for (std::int64_t c = team.lane(); c < g.channels; c += team.size()) {
-        to[c] = static_cast<T>(gathered(top, h, column + g.padding, c));
-      }
-    }
-  }
-
- private:
-  /// The first window that reaches `at`, counted in the padded input.
-  [[nodiscard]] PACELINE_HD std::int64_t first_window(std::int64_t at) const {
-    return at < g.kernel ? 0 : (at - g.kernel) / g.stride + 1;
-  }
-  [[nodiscard]] PACELINE_HD float gathered(std::int64_t top, std::int64_t h, std::int64_t w,
-                                           std::int64_t c) const {
-    float total = 0.0F;
-    for (std::int64_t r = first_window(h); r < g.rows && r * g.stride <= h; ++r) {
-      for (std::int64_t q = first_window(w); q < g.columns && q * g.stride <= w; ++q) {
-        const std::int64_t place = (h - r * g.stride) * g.kernel + w - q * g.stride;
-        const std::int64_t from = ((top + r) * g.columns + q) * g.channels + c;
-        total += winner[from] == place ? static_cast<float>(dy[from]) : 0.0F;
-      }
-    }
-    return total;
+  template <typename Use>
+  PACELINE_HD auto operands(const Use& use) {
+    return use(changes(y), repeats(bias, channels));
   }
 };
 

@@ -18,6 +18,10 @@ struct ToWire {
   Format* out;
   float scale;
   PACELINE_HD void operator()(std::int64_t i) const { out[i] = static_cast<Format>(in[i] * scale); }
+  template <typename Use>
+  PACELINE_HD auto operands(const Use& use) {
+    return use(reads(in), writes(out));
+  }
 };
 
 /// out[i] = in[i]·scale.
@@ -33,6 +37,10 @@ struct FromWire {
     if (not_finite != nullptr && !(std::fabs(value) <= 3.4028234664e38F)) {
       *not_finite = 1;
     }
+  }
+  template <typename Use>
+  PACELINE_HD auto operands(const Use& use) {
+    return use(reads(in), writes(out));
   }
 };
 
@@ -89,6 +97,10 @@ struct ClipByNorm {
   PACELINE_HD void operator()(std::int64_t i) const {
     const float factor = clip_norm / (std::sqrt(*squares) + 1e-6F);
     values[i] *= factor < 1.0F ? factor : 1.0F;
+  }
+  template <typename Use>
+  PACELINE_HD auto operands(const Use& use) {
+    return use(changes(values));
   }
 };
 

@@ -185,6 +185,10 @@ struct BasicGelu {
     const auto value = static_cast<float>(x[i]);
     y[i] = static_cast<T>(0.5F * value * (1.0F + gelu_tanh(value)));
   }
+  template <typename Use>
+  PACELINE_HD auto operands(const Use& use) {
+    return use(reads(x), writes(y));
+  }
 };
 using Gelu = BasicGelu<float>;
 
@@ -199,6 +203,10 @@ struct BasicGeluGradient {
     const float inner = 0.797884561F * (1.0F + 3.0F * 0.044715F * value * value);
     const float slope = 0.5F * (1.0F + t) + 0.5F * value * (1.0F - t * t) * inner;
     dy[i] = static_cast<T>(static_cast<float>(dy[i]) * slope);
+  }
+  template <typename Use>
+  PACELINE_HD auto operands(const Use& use) {
+    return use(reads(x), changes(dy));
   }
 };
 using GeluGradient = BasicGeluGradient<float>;

@@ -28,6 +28,10 @@ struct PlainSgd {
     const float gradient = at.gradient[i] * scale + decay * at.in[i];
     at.out[i] = at.in[i] - lr * gradient;
   }
+  template <typename Use>
+  PACELINE_HD auto operands(const Use& use) {
+    return use(reads(at.in), reads(at.gradient), writes(at.out));
+  }
 };
 
 struct MomentumSgd {
@@ -43,6 +47,10 @@ struct MomentumSgd {
     at.moment1[i] = velocity;
     at.out[i] = at.in[i] - lr * velocity;
   }
+  template <typename Use>
+  PACELINE_HD auto operands(const Use& use) {
+    return use(reads(at.in), reads(at.gradient), writes(at.out), changes(at.moment1));
+  }
 };
 
 struct NesterovSgd {
@@ -57,6 +65,10 @@ struct NesterovSgd {
     const float velocity = momentum * at.moment1[i] + gradient;
     at.moment1[i] = velocity;
     at.out[i] = at.in[i] - lr * (gradient + momentum * velocity);
+  }
+  template <typename Use>
+  PACELINE_HD auto operands(const Use& use) {
+    return use(reads(at.in), reads(at.gradient), writes(at.out), changes(at.moment1));
   }
 };
 
@@ -80,6 +92,11 @@ struct Adam {
     at.moment1[i] = first;
     at.moment2[i] = second;
     at.out[i] = at.in[i] - step_size * (first / (std::sqrt(second) * inverse_root + epsilon));
+  }
+  template <typename Use>
+  PACELINE_HD auto operands(const Use& use) {
+    return use(reads(at.in), reads(at.gradient), writes(at.out), changes(at.moment1),
+               changes(at.moment2));
   }
 };
 

@@ -100,4 +100,48 @@ void with_tensor_rule(const UpdateOperands& at, const OptimizerSpec& spec, const
   }
 }
 
+/// A functor that does nothing where *squares (null: it always does) is inf or NaN.
+template <typename F>
+struct UnlessNotFinite {
+  F functor;
+  const float* squares;
+
+  /// See kernels_each.h.
+  [[nodiscard]] PACELINE_HD bool idle() const {
+    return squares != nullptr && !std::isfinite(*squares);
+  }
+  PACELINE_HD void operator()(std::int64_t i) const {
+    if (!idle()) {
+      functor(i);
+    }
+  }
+  template <typename Use>
+  PACELINE_HD auto operands(const Use& use) {
+    squares = nullptr;  // idle() has been asked
+    return functor.operands(use);
+  }
+  template <typename Team>
+  PACELINE_HD void operator()(const Team& team, std::int64_t row) const {
+    if (!idle()) {
+      functor(team, row);
+    }
+  }
+};
+
+/// with_update_rule and with_tensor_rule, the functor guarded by at.squares.
+template <typename Run>
+void with_guarded_update_rule(const UpdateOperands& at, const OptimizerSpec& spec,
+                              const UpdateInfo& info, Run&& run) {
+  with_update_rule(at, spec, info, [&]<typename Rule>(const Rule& rule) {
+    run(UnlessNotFinite<Rule>{rule, at.squares});
+  });
+}
+template <typename Run>
+void with_guarded_tensor_rule(const UpdateOperands& at, const OptimizerSpec& spec,
+                              const UpdateInfo& info, Run&& run) {
+  with_tensor_rule(at, spec, info, [&]<typename Rule>(const Rule& rule) {
+    run(UnlessNotFinite<Rule>{rule, at.squares});
+  });
+}
+
 }  // namespace paceline::kernels

@@ -36,6 +36,7 @@ struct UpdateOperands {
   float* moment1;  ///< momentum, or Adam's first moment; null without
   float* moment2;  ///< Adam's second moment; null without
   TensorOperands tensors = {};
+  const float* squares = nullptr;  ///< unless null the update is left out where it is inf or NaN
 };
 
 }  // namespace kernels

@@ -47,9 +47,9 @@ struct Backend {
   std::string_view summary;  ///< one line for --help
   Traits traits;             ///< of the default options
   WorkerKind workers = WorkerKind::process;
-  /// With device=cuda its bind takes the Gpu. Others keep their replica on the host, and are staged
-  /// (core/gpu/host_staging.h).
-  bool binds_gpu = false;
+  /// Whether, with device=cuda, bind takes the Gpu; null: never. Where it does not, the replica is
+  /// on the host, and staged (core/gpu/host_staging.h).
+  bool (*binds_gpu)(const Config&) = nullptr;
   /// Throws ConfigError for options that make no sense together. Null: whatever needs more than
   /// plain fp32 gradients (compress, sync.wire, sync.exact, 1-bit Adam) is refused.
   void (*validate)(const Config&) = nullptr;
@@ -59,6 +59,10 @@ struct Backend {
   std::unique_ptr<Synchronizer> (*make)(const WorkerContext&) = nullptr;
   /// Body of a server process; returns when all workers are done. Null if servers is.
   void (*serve)(const ServerContext&) = nullptr;
+
+  [[nodiscard]] bool takes_gpu(const Config& config) const {
+    return binds_gpu != nullptr && binds_gpu(config);
+  }
 };
 
 }  // namespace paceline

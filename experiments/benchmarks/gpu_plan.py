@@ -45,6 +45,7 @@ ORDER = (
     ("speed.resnet50.bf16.64.graphs", 5),
     ("speed.resnet50.bf16.256.cudnn_norm", 8),
     ("speed.resnet50.bf16.256.cudnn_pool", 8),
+    ("speed.resnet50.bf16.256.untuned", 8),
     ("speed.resnet50.bf16.512", 10),
     ("speed.resnet50.fp16.512", 10),
     ("speed.pytorch.resnet50.late", 18),

@@ -131,6 +131,8 @@ class Speed:
                     if plan.tiny else
                     {"layers": 12, "heads": 12, "width": 768, "context": 1024, "batch": 8})
         self.steps = 8 if plan.tiny else 40
+        # As PyTorch's benchmark mode, beside which the runs stand
+        self.tuned = [] if plan.device == "cpu" else ["cuda.tune=true"]
 
     def checks(self):
         first, second = self.batches
@@ -147,6 +149,7 @@ class Speed:
         yield self.peer_tokens()
         yield self.tokens_ratio()
         yield from self.engines("bf16", second)
+        yield self.variant("untuned", "bf16", second, [], "device=cpu: cuda.tune is a GPU's")
         yield self.seam(first)
         yield self.optimizer()
         yield self.ours_if_it_fits("bf16", self.late_batch)
@@ -162,8 +165,8 @@ class Speed:
             f"train.batch={batch}", f"train.samples={batch * world * steps}", "optimizer.lr=0.01",
             f"precision.compute={precision}", *extra)
 
-    def variant(self, suffix, precision, batch, extra, skip, finish=lambda found, done: None):
-        """A run with other keys, beside the plain one, which comes before."""
+    def variant(self, suffix, precision, batch, keys, skip, finish=lambda found, done: None):
+        """A run with these keys, beside the plain one, which comes before."""
         plain = f"speed.resnet50.{precision}.{batch}"
         flops = resnet50_forward_flops(self.size, self.classes)
 
@@ -178,27 +181,29 @@ class Speed:
 
         return Check(f"{plain}.{suffix}", judge,
                      [self.resnet50(f"{plain}.{suffix}", precision, batch, self.steps,
-                                    extra=extra)], limit_s=60,
+                                    extra=keys)], limit_s=60,
                      skip=skip if self.plan.device == "cpu" else "")
 
     def graphs(self, precision, batch):
         def count(found, done):
             found["graph_batches"] = done.summary()["graph_batches"]
 
-        return self.variant("graphs", precision, batch, ["cuda.graph=true"],
+        return self.variant("graphs", precision, batch, [*self.tuned, "cuda.graph=true"],
                             "device=cpu: CUDA graphs are a GPU's", count)
 
     def engines(self, precision, batch):
         """With batch norms, then pools, through cuDNN: which is faster decides the standards."""
         for key in ("norm", "pool"):
-            yield self.variant(f"cudnn_{key}", precision, batch, [f"cuda.{key}=cudnn"],
+            yield self.variant(f"cudnn_{key}", precision, batch,
+                               [*self.tuned, f"cuda.{key}=cudnn"],
                                f"device=cpu: cuda.{key} is a GPU's")
 
     def ours(self, precision, batch):
         name = f"speed.resnet50.{precision}.{batch}"
         flops = resnet50_forward_flops(self.size, self.classes)
         return Check(name, lambda done: speed_figures(done[0], "images_per_s", flops, self.peak),
-                     [self.resnet50(name, precision, batch, self.steps)], limit_s=45)
+                     [self.resnet50(name, precision, batch, self.steps, extra=self.tuned)],
+                     limit_s=45)
 
     def ours_if_it_fits(self, precision, batch):
         """The same, where the plan of its memory allows it."""

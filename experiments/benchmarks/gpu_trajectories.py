@@ -177,27 +177,39 @@ def compare_graphs(done, tolerance, early_tolerance):
     return figures
 
 
+ON_HOST = "cuda.collectives=host"
+
+
+def sums_by_nccl(sync, extra):
+    """As the program decides for device=cuda."""
+    return sync == "nccl" or (sync in ("sharded", "hierarchical") and ON_HOST not in extra)
+
+
 def trajectory(plan, name, model, sync, world, precision="fp32", reference="", extra=(), norm=""):
-    """`extra` keys are the device's run's alone where there is a `reference`, `norm` is of both."""
+    """`extra` keys are the device's run's alone where there is a `reference`, and those of cuda
+    always; `norm` is of both."""
     graphs = "cuda.graph=true" in extra
     keys = [*training_keys(plan, model, world), "optimizer.momentum=0.9",
             *([f"norm={norm}"] if norm else [])]
     if precision == "fp16":  # so small that no step is left out for an overflow
         extra = [*extra, "precision.initial_scale=1024"]
+    shared = [] if reference else [key for key in extra if not key.startswith("cuda.")]
     on_cpu = plan.train(f"cpu-{model}{norm}-{reference or sync}-{world}", "cpu", reference or sync,
-                        world, *keys, *(() if reference else extra), reuse=True)
+                        world, *keys, *shared, reuse=True)
     on_device = plan.train(name, plan.device, sync, world, *keys, *extra,
                            f"precision.compute={precision}")
     skip = ""
-    if plan.device == "cpu" and sync == "nccl":
+    if plan.device == "cpu" and sums_by_nccl(sync, extra):
         skip = "device=cpu: NCCL sums between GPUs"
     elif plan.device == "cpu" and model == "gpt" and precision != "fp32":
         skip = "device=cpu: gpt computes in fp32 there"
     elif plan.device == "cpu" and graphs:
         skip = "device=cpu: CUDA graphs are a GPU's"
+    elif plan.device == "cpu" and ON_HOST in extra:
+        skip = "device=cpu: cuda.collectives is a GPU's"
     elif plan.device == "cpu" and "ps.device=cuda" in extra:
         skip = "device=cpu: ps.device=cuda is a GPU's"
-    elif sync == "nccl" and world > plan.gpus:
+    elif sums_by_nccl(sync, extra) and world > plan.gpus:
         skip = f"needs {world} GPUs, {plan.gpus} here"
     tolerance = (RESNET_TOLERANCE if model == "resnet20" else TOLERANCE)[precision]
     return Check(f"trajectories.{name}",
@@ -207,7 +219,7 @@ def trajectory(plan, name, model, sync, world, precision="fp32", reference="", e
 
 
 def gpu_counts(gpus):
-    """Worlds of sync=nccl beyond 1: all up to 4, then powers of two and all of them."""
+    """Worlds of NCCL beyond 1: all up to 4, then powers of two and all of them."""
     return [n for n in range(2, gpus + 1) if n <= 4 or n & (n - 1) == 0 or n == gpus]
 
 
@@ -217,8 +229,7 @@ def checks(plan):
     yield trajectory(plan, "cnn.graphs", "cnn", "single", 1, reference="single",
                      extra=["cuda.graph=true"])
     yield trajectory(plan, "nccl.world1", "cnn", "nccl", 1, reference="single")
-    yield trajectory(plan, "nccl.sharded.world1", "cnn", "nccl", 1, reference="single",
-                     extra=["nccl.sharded=true"])
+    yield trajectory(plan, "nccl.sharded.world1", "cnn", "sharded", 1, reference="single")
     yield trajectory(plan, "ring.world2", "cnn", "ring", 2)  # two ranks, also on one GPU
     yield trajectory(plan, "ps.world2", "cnn", "ps", 2)
     yield trajectory(plan, "ps.cuda.world2", "cnn", "ps", 2, reference="ps",
@@ -226,17 +237,17 @@ def checks(plan):
     for model in ("cnn", "resnet20", "gpt"):
         for precision in ("bf16", "fp16"):
             yield trajectory(plan, f"{model}.{precision}", model, "single", 1, precision)
-    yield trajectory(plan, "sharded.world2", "cnn", "sharded", 2)
+    yield trajectory(plan, "sharded.world2", "cnn", "sharded", 2, extra=[ON_HOST])
     yield trajectory(plan, "hierarchical.world4", "mlp", "hierarchical", 4,
-                     extra=["topology.ranks_per_node=2"])
+                     extra=["topology.ranks_per_node=2", ON_HOST])
     yield asynchronous(plan, "asgd", 2)
     yield asynchronous(plan, "hogwild", 2)
     counts = gpu_counts(plan.gpus) or [2]
     for world in counts:
         yield trajectory(plan, f"nccl.world{world}", "cnn", "nccl", world, reference="ring")
-    yield trajectory(plan, f"nccl.sharded.world{counts[-1]}", "cnn", "nccl", counts[-1],
-                     reference="ring", extra=["nccl.sharded=true"])
+    yield trajectory(plan, f"nccl.sharded.world{counts[-1]}", "cnn", "sharded", counts[-1],
+                     reference="ring")
     yield trajectory(plan, f"nccl.sync_batch.world{counts[-1]}", "cnn", "nccl", counts[-1],
                      reference="ring", norm="sync_batch")
-    yield trajectory(plan, "nccl.hierarchical.world4", "mlp", "nccl", 4, reference="ring",
-                     extra=["nccl.hierarchical=true", "topology.ranks_per_node=2"])
+    yield trajectory(plan, "nccl.hierarchical.world4", "mlp", "hierarchical", 4, reference="ring",
+                     extra=["topology.ranks_per_node=2"])

@@ -324,6 +324,9 @@ TEST(Validate, SettingsOfTheGpuNeedIt) {
   EXPECT_EQ(message_of([&] { validate(config, rules); }),
             "cuda.attention = products needs device = cuda");
   config.cuda.attention = "auto";
+  config.cuda.tune = true;
+  EXPECT_EQ(message_of([&] { validate(config, rules); }), "cuda.tune = true needs device = cuda");
+  config.cuda.tune = false;
   config.cuda.norm = "auto";
   EXPECT_EQ(message_of([&] { validate(config, rules); }), "cuda.norm = auto needs device = cuda");
   config.cuda.norm = "own";

@@ -371,20 +371,5 @@ TEST(LossSums, AddUpAllParts) {
   }
 }
 
-TEST(WindowMaxGather, MatchesTheCpusFunctor) {
-  const kernels::WindowGeometry g{5, 6, 11, 3, 3, 3, 2, 1};
-  const auto x = test::values(1, 2 * 5 * 6 * 11);
-  const auto dy = test::values(2, 2 * 3 * 3 * 11);
-  std::vector<float> y(dy.size());
-  std::vector<std::uint8_t> winner(dy.size());
-  kernels::for_rows(6, kernels::WindowMaxForward{x.data(), y.data(), winner.data(), g});
-  std::vector<float> expected(x.size());
-  std::vector<float> dx(x.size());
-  kernels::for_rows(10, kernels::WindowMaxBackward{winner.data(), dy.data(), expected.data(), g});
-  test::for_rows_by_lanes(10,
-                          kernels::WindowMaxGather<float>{winner.data(), dy.data(), dx.data(), g});
-  EXPECT_EQ(dx, expected);
-}
-
 }  // namespace
 }  // namespace paceline

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "common/core/resnet.h"
+#include "tests/core/element_checks.h"
 #include "tests/core/gpu_checks.h"
 #include "tests/core/gpu_model_checks.h"
 #include "tests/core/graph_checks.h"
@@ -18,6 +19,10 @@ TEST_F(Cuda, LayersMatchTheCpus) {
   test::check_layers(Precision::fp32, 1e-4, gpu());
   test::check_layers(Precision::bf16, 1e-2, gpu());
   test::check_layers(Precision::fp16, 1e-2, gpu());
+}
+
+TEST_F(Cuda, ElementsOfAnyNumberAndAlignmentMatchTheCpus) {
+  test::check_all_elements(1e-5, gpu());
 }
 
 TEST_F(Cuda, BatchesOfAnySizeMatchTheCpus) {

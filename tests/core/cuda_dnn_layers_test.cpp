@@ -32,9 +32,29 @@ TEST_F(Cuda, LayersOfCudnnMatchTheCpusInBf16) {
   test::expect_layers_repeat(Precision::bf16, dnn);
 }
 
+/// As in an arena whose classifier has ten biases.
+TEST_F(Cuda, NormsOfCudnnTakeWeightsAnywhere) {
+  Gpu dnn(test::module_under_test(), through_cudnn());
+  const auto norm = test::norm_case("norm", NormKind::batch, {4, 4, 16}, {3}, true);
+  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+    const double tolerance = precision == Precision::fp32 ? 1e-4 : 1e-2;
+    test::check_layer_case(norm, precision, tolerance, dnn, {0, 0, 2});
+  }
+}
+
 TEST_F(Cuda, LayersOfCudnnAreRecordedInGraphs) {
   test::expect_same_bits_with_graphs(test::module_under_test(), {test::dnn_graph_case()},
                                      through_cudnn());
+}
+
+/// What was chosen at first computes all the later batches, recorded or not.
+TEST_F(Cuda, TunedConvolutionsAreRecordedInGraphs) {
+  GpuOptions options = through_cudnn();
+  options.tune = true;
+  options.graphs = true;
+  Gpu gpu(test::module_under_test(), options);
+  const test::GraphRun first = test::run_steps(gpu, test::dnn_graph_case());
+  EXPECT_EQ(test::run_steps(gpu, test::dnn_graph_case()), first);
 }
 
 }  // namespace

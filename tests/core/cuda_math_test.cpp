@@ -218,6 +218,7 @@ TEST_F(Cuda, WorkspaceIsCounted) {
 using Loop = void (*)(const cuda::Convolution&, const void*, const void*, void*);
 using Call = int (*)(void*, const cuda::Convolution*, const void*, const void*, void*);
 
+/// Twice: equal calls give equal bits.
 void check_pass(const cuda::Convolution& s, std::array<std::int64_t, 3> elements, Loop loop,
                 Call call, Gpu& gpu) {
   const Bytes a = tensor(1, elements[0], s.format);
@@ -230,31 +231,101 @@ void check_pass(const cuda::Convolution& s, std::array<std::int64_t, 3> elements
       fmt::format("{} {}x{} stride {}, {} to {} channels", precision_name(s.format), s.kernel,
                   s.kernel, s.stride, s.channels, s.outputs);
   loop(s, a.data(), b.data(), expected.data());
+  Bytes first;
   for (int repeat = 0; repeat < 2; ++repeat) {
     gpu.check(call(gpu.math(), &s, device_a.get(), device_b.get(), device_c.get()), what);
-    expect_near(device_c.values(), expected, s.format, tolerance(s.format), what);
+    const Bytes computed = device_c.values();
+    expect_near(computed, expected, s.format, tolerance(s.format), what);
+    if (repeat == 0) {
+      first = computed;
+    }
+    EXPECT_EQ(computed, first) << what;
   }
 }
 
-TEST_F(Cuda, Convolutions) {
-  const cuda::MathApi& math = gpu().api().math;
+/// Elements of a convolution's input, filter and output.
+struct ConvElements {
+  std::int64_t x, filter, y;
+};
+
+ConvElements elements_of(const cuda::Convolution& s) {
+  const std::int64_t rows = (s.height + 2 * s.padding - s.kernel) / s.stride + 1;
+  const std::int64_t columns = (s.width + 2 * s.padding - s.kernel) / s.stride + 1;
+  return {s.samples * s.height * s.width * s.channels, s.outputs * s.kernel * s.kernel * s.channels,
+          s.samples * rows * columns * s.outputs};
+}
+
+void check_convolutions(Gpu& gpu) {
+  const cuda::MathApi& math = gpu.api().math;
   for (const Precision format : kFormats) {
     for (cuda::Convolution s : {cuda::Convolution{format, 3, 1, 1, 2, 8, 8, 16, 32},
                                 cuda::Convolution{format, 3, 2, 1, 3, 9, 7, 8, 24},
                                 cuda::Convolution{format, 1, 2, 0, 2, 8, 6, 64, 16},
                                 cuda::Convolution{format, 7, 2, 3, 2, 20, 20, 3, 16},
                                 cuda::Convolution{format, 5, 1, 2, 2, 6, 5, 1, 7}}) {
-      const std::int64_t rows = (s.height + 2 * s.padding - s.kernel) / s.stride + 1;
-      const std::int64_t columns = (s.width + 2 * s.padding - s.kernel) / s.stride + 1;
-      const std::int64_t x = s.samples * s.height * s.width * s.channels;
-      const std::int64_t y = s.samples * rows * columns * s.outputs;
-      const std::int64_t filter = s.outputs * s.kernel * s.kernel * s.channels;
-      check_pass(s, {x, filter, y}, test::host_convolve, math.convolve, gpu());
-      check_pass(s, {y, filter, x}, test::host_input_gradient, math.convolve_input_gradient, gpu());
-      check_pass(s, {x, y, filter}, test::host_filter_gradient, math.convolve_filter_gradient,
-                 gpu());
+      const auto [x, filter, y] = elements_of(s);
+      check_pass(s, {x, filter, y}, test::host_convolve, math.convolve, gpu);
+      check_pass(s, {y, filter, x}, test::host_input_gradient, math.convolve_input_gradient, gpu);
+      check_pass(s, {x, y, filter}, test::host_filter_gradient, math.convolve_filter_gradient, gpu);
     }
   }
+}
+
+TEST_F(Cuda, Convolutions) {
+  check_convolutions(gpu());
+}
+
+TEST_F(Cuda, TunedConvolutions) {
+  Gpu tuned(test::module_under_test(), {.index = 0, .tune = true});
+  check_convolutions(tuned);
+}
+
+/// Long sums, which cuDNN likes to split.
+void expect_filter_gradient_repeats(const cuda::Convolution& s, Gpu& gpu) {
+  constexpr int kCalls = 5;
+  const auto [x, filter, y] = elements_of(s);
+  const OnDevice<std::byte> device_x(tensor(1, x, s.format), gpu);
+  const OnDevice<std::byte> device_dy(tensor(2, y, s.format), gpu);
+  const OnDevice<std::byte> gradient(tensor(3, filter, s.format), gpu);
+  Bytes first;
+  for (int call = 0; call < kCalls; ++call) {
+    gpu.check(gpu.api().math.convolve_filter_gradient(gpu.math(), &s, device_x.get(),
+                                                      device_dy.get(), gradient.get()),
+              "a filter's gradient");
+    const Bytes computed = gradient.values();
+    if (call == 0) {
+      first = computed;
+    }
+    EXPECT_EQ(computed, first) << precision_name(s.format) << ", " << s.kernel << "x" << s.kernel;
+  }
+}
+
+TEST_F(Cuda, LongSumsOfFilterGradientsRepeat) {
+  for (const bool tune : {false, true}) {
+    Gpu gpu(test::module_under_test(), {.index = 0, .tf32 = true, .tune = tune});
+    for (const Precision format : kFormats) {
+      expect_filter_gradient_repeats({format, 7, 2, 3, 8, 224, 224, 3, 64}, gpu);
+      expect_filter_gradient_repeats({format, 3, 1, 1, 16, 56, 56, 64, 64}, gpu);
+      expect_filter_gradient_repeats({format, 1, 1, 0, 16, 56, 56, 64, 256}, gpu);
+      expect_filter_gradient_repeats({format, 3, 1, 1, 16, 7, 7, 512, 512}, gpu);
+    }
+  }
+}
+
+/// In fp32 a filter of few elements may lie anywhere in the weights.
+TEST_F(Cuda, ConvolutionsOfFiltersAtAnyAddress) {
+  const cuda::Convolution s{Precision::fp32, 1, 1, 0, 2, 4, 4, 8, 8};
+  const std::vector<float> x = test::values(1, 2 * 4 * 4 * 8);
+  const std::vector<float> filter = test::values(2, 8 * 8 + 1);
+  std::vector<float> expected(x.size());
+  test::host_convolve(s, x.data(), filter.data() + 1, expected.data());
+  const OnDevice<float> device_x(x, gpu());
+  const OnDevice<float> device_filter(filter, gpu());
+  const OnDevice<float> device_y(expected, gpu());
+  gpu().check(gpu().api().math.convolve(gpu().math(), &s, device_x.get(), device_filter.get() + 1,
+                                        device_y.get()),
+              "a convolution");
+  EXPECT_LE(test::relative_error(device_y.values(), test::widen(expected)), 1e-4);
 }
 
 TEST_F(Cuda, TensorCoresMayRoundFp32WhenAllowed) {

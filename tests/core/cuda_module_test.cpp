@@ -227,7 +227,8 @@ TEST(CudaModule, TheRealOneSaysWhichLibraryOrFunctionIsMissing) {
   const cuda::Api& api = real_tables();
   const auto reason = [&](const char* blas) {
     void* math = nullptr;
-    const cuda::MathOptions options{.tf32 = 0, .blas_library = blas, .dnn_library = nullptr};
+    const cuda::MathOptions options{
+        .tf32 = 0, .tune = 0, .blas_library = blas, .dnn_library = nullptr};
     EXPECT_EQ(api.math.create(&math, &options, nullptr), cuda::kNoLibrary);
     EXPECT_EQ(math, nullptr);
     return std::string(api.error_text(cuda::kNoLibrary));

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "common/base/error.h"
+#include "common/core/kernels_windows.h"
 #include "common/core/optimizer.h"
 #include "tests/core/inputs.h"
 #include "tests/core/layerwise_on_gpu.h"
@@ -128,11 +129,12 @@ TEST_F(Cuda, MaxPoolGivesTheBitsOfTheCpu) {
   kernels::for_rows(rows, kernels::MaxPoolForward{x.data(), y.data(), winner.data(), in});
   kernels::for_rows(
       rows, kernels::MaxPoolBackward{y.data(), winner.data(), dy.data(), dx.data(), in, true});
-  const kernels::MaxPoolForward forward{device_x.get(), device_y.get(), device_winner.get(), in};
-  const kernels::MaxPoolBackward backward{
+  const kernels::WindowMax<float> forward{
+      device_x.get(), device_y.get(), device_winner.get(), {5, 7, 33, 2, 3, 2, 2, 0}};
+  const kernels::MaxPoolSpread<float> backward{
       device_y.get(), device_winner.get(), device_dy.get(), device_dx.get(), in, true};
-  gpu().rows(rows, forward, "max_pool_forward");
-  gpu().rows(rows, backward, "max_pool_backward");
+  gpu().each(forward.units(samples), forward, "max_pool_forward");
+  gpu().each(backward.units(samples), backward, "max_pool_backward");
   gpu().stream().synchronize();
   EXPECT_EQ(device_y.values(), y);
   EXPECT_EQ(device_winner.values(), winner);

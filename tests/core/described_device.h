@@ -46,6 +46,7 @@ template <typename Shape>
 struct PlannedCase {
   const std::string& device;
   Shape shape;
+  bool tf32 = false;
 };
 
 struct Planned {
@@ -63,7 +64,7 @@ template <typename Shape>
 Planned ask_for_plan(const cuda::Api& api, PlanFunction<Shape> plan, const std::string& dnn,
                      const PlannedCase<Shape>& what) {
   Planned answer;
-  const cuda::MathOptions options{0, nullptr, dnn.c_str()};
+  const cuda::MathOptions options{what.tf32 ? 1 : 0, 0, nullptr, dnn.c_str()};
   answer.status = (api.math.*plan)(&options, what.device.c_str(), &what.shape, &answer.plan);
   if (answer.status != cuda::kSuccess) {
     std::strncpy(answer.text, api.error_text(answer.status), sizeof answer.text - 1);

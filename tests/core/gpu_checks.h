@@ -76,17 +76,25 @@ inline LayerTrace run_on_cpu(Layer& layer, const LayerOperands& o) {
   return t;
 }
 
-inline LayerTrace run_on_gpu(Layer& layer, const LayerOperands& o, Precision format, Gpu& gpu) {
+/// How many elements after an aligned address tensors begin.
+struct Shifts {
+  std::size_t activations = 0;
+  std::size_t gradients = 0;  ///< of activations
+  std::size_t weights = 0;    ///< and their gradients
+};
+
+inline LayerTrace run_on_gpu(Layer& layer, const LayerOperands& o, Precision format, Gpu& gpu,
+                             const Shifts& shifts = {}) {
   const auto junk = [](std::size_t n) {
     return std::vector<float>(n, std::numeric_limits<float>::quiet_NaN());
   };
-  const StoredValues x(gpu, o.x, format);
-  const StoredValues addend(gpu, o.addend, format);
-  const StoredValues y(gpu, junk(o.dy.size()), format);
-  const StoredValues dy(gpu, o.dy, format);
-  const StoredValues dx(gpu, junk(o.x.size()), format);
-  const StoredValues weights(gpu, o.weights, Precision::fp32);
-  const StoredValues gradients(gpu, junk(o.weights.size()), Precision::fp32);
+  const StoredValues x(gpu, o.x, format, shifts.activations);
+  const StoredValues addend(gpu, o.addend, format, shifts.activations);
+  const StoredValues y(gpu, junk(o.dy.size()), format, shifts.activations);
+  const StoredValues dy(gpu, o.dy, format, shifts.gradients);
+  const StoredValues dx(gpu, junk(o.x.size()), format, shifts.gradients);
+  const StoredValues weights(gpu, o.weights, Precision::fp32, shifts.weights);
+  const StoredValues gradients(gpu, junk(o.weights.size()), Precision::fp32, shifts.weights);
   const StoredValues buffers(gpu, o.buffers, Precision::fp32);
   ForwardPass pass{o.samples,
                    x.get(),
@@ -110,8 +118,8 @@ inline void expect_near(const std::vector<float>& gpu, const std::vector<float>&
 }
 
 /// A layer of each factory on the same batches.
-inline void check_layer_case(const LayerCase& test, Precision precision, double tolerance,
-                             Gpu& gpu) {
+inline void check_layer_case(const LayerCase& test, Precision precision, double tolerance, Gpu& gpu,
+                             const Shifts& shifts = {}) {
   ModelOptions options;
   options.precision = precision;
   CpuFactory cpu(options);
@@ -126,7 +134,7 @@ inline void check_layer_case(const LayerCase& test, Precision precision, double 
                  std::to_string(samples) + " samples");
     const LayerOperands operands(*one, samples, test.addend, precision);
     const LayerTrace expected = run_on_cpu(*one, operands);
-    const LayerTrace actual = run_on_gpu(*other, operands, precision, gpu);
+    const LayerTrace actual = run_on_gpu(*other, operands, precision, gpu, shifts);
     expect_near(actual.output, expected.output, tolerance, "output");
     expect_near(actual.d_input, expected.d_input, tolerance, "input gradient");
     expect_near(actual.gradients, expected.gradients, tolerance, "parameter gradients");
@@ -219,6 +227,18 @@ inline std::vector<LayerCase> layer_cases() {
       {"average",
        [](auto& f) {
          return f.global_average("mean", {3, 4, 35});
+       }},
+      {"max pool of packs",
+       [](auto& f) {
+         return f.max_pool("pool", {7, 5, 16}, false);
+       }},
+      {"window max of packs",
+       [](auto& f) {
+         return f.window_max_pool("pool", {9, 8, 64}, 3, 2, 1);
+       }},
+      {"average of packs",
+       [](auto& f) {
+         return f.global_average("mean", {7, 7, 24});
        }},
       norm_case("batch", NormKind::batch, {4, 4, 6}, {3, 5, 2}),
       norm_case("batch of many rows", NormKind::batch, {16, 16, 40}, {4}, true),

@@ -5,6 +5,7 @@
 #include "common/base/error.h"
 #include "common/core/resnet.h"
 #include "common/core/statistics_reducer.h"
+#include "tests/core/element_checks.h"
 #include "tests/core/gpu_checks.h"
 #include "tests/core/gpu_model_checks.h"
 #include "tests/support/host_module.h"
@@ -52,6 +53,11 @@ INSTANTIATE_TEST_SUITE_P(Formats, GpuCoreFormats,
                          [](const auto& tested) {
                            return std::string(precision_name(tested.param));
                          });
+
+TEST_F(GpuCore, ElementsOfAnyNumberAndAlignmentMatchTheCpus) {
+  Gpu gpu(core_module(), {});
+  test::check_all_elements(1e-6, gpu);
+}
 
 TEST_F(GpuCore, SmallModelsTrainAsTheCpusDo) {
   Gpu gpu(core_module(), {});

@@ -8,7 +8,7 @@
 #include "tests/core/inputs.h"
 #include "tests/core/layerwise_on_gpu.h"
 #include "tests/support/host_module.h"
-#include "tests/support/host_stream.h"
+#include "tests/support/never_done.h"
 
 namespace paceline {
 namespace {
@@ -117,20 +117,6 @@ TEST(GpuDevice, RefusesADeviceThatIsNotThere) {
   }
 }
 
-/// Work that does not end on a stream of the double, until this does.
-class NeverDone {
- public:
-  explicit NeverDone(const GpuStream& stream) {
-    static_cast<test::HostStream*>(stream.native())->queue([end = end_] { end->wait(); });
-  }
-  ~NeverDone() { end_->reach(); }
-  NeverDone(const NeverDone&) = delete;
-  NeverDone& operator=(const NeverDone&) = delete;
-
- private:
-  std::shared_ptr<test::HostPoint> end_ = std::make_shared<test::HostPoint>();
-};
-
 GpuOptions impatient() {
   GpuOptions options;
   options.index = 3;
@@ -158,7 +144,7 @@ TEST_F(StuckGpu, AStreamThatNeverEndsIsATimeoutThatNamesIt) {
   Gpu gpu(host(), impatient());
   GpuStream copies(gpu, "of copies");
   const GpuEvent event(gpu);
-  const NeverDone stuck(gpu.stream());
+  const test::NeverDone stuck(gpu.stream());
   const std::string text = timeout_of([&] { gpu.stream().synchronize("a test's end"); });
   EXPECT_NE(text.find("GPU 3 did not get to a test's end (stream of computing) within 0.1 s"),
             std::string::npos)
@@ -195,7 +181,7 @@ TEST(GpuDevice, TimedEventsAndCopiesBetweenDevices) {
 
 TEST_F(StuckGpu, MemoryOfAStuckStreamIsLeftAlone) {
   Gpu gpu(host(), impatient());
-  const NeverDone stuck(gpu.stream());
+  const test::NeverDone stuck(gpu.stream());
   const std::size_t before = gpu.held_bytes();
   { const GpuMemory memory(gpu, 1000, "a test"); }
   EXPECT_EQ(gpu.held_bytes(), before + 1000) << "work on it may still come";
@@ -204,7 +190,7 @@ TEST_F(StuckGpu, MemoryOfAStuckStreamIsLeftAlone) {
 TEST_F(StuckGpu, MemoryIsLeftAloneWhereAnotherStreamIsStuck) {
   Gpu gpu(host(), impatient());
   const GpuStream other(gpu, "of a test");
-  const NeverDone stuck(other);
+  const test::NeverDone stuck(other);
   EXPECT_FALSE(other.drain());
   { const GpuMemory memory(gpu, 1000, "a test"); }
   EXPECT_EQ(gpu.held_bytes(), 1000U) << "freeing waits for the whole device";
@@ -215,7 +201,7 @@ TEST_F(StuckGpu, AnAbortEndsAWait) {
   GpuOptions options;
   options.abort = &abort;
   Gpu gpu(host(), options);
-  const NeverDone stuck(gpu.stream());
+  const test::NeverDone stuck(gpu.stream());
   abort.request(std::make_exception_ptr(PeerLost("rank 1 is gone")));
   EXPECT_THROW(gpu.stream().synchronize(), PeerLost);
 }
@@ -226,7 +212,7 @@ TEST_F(StuckGpu, ALossThatDoesNotComeNamesItsStep) {
   const std::vector<float> weights = test::values(1, 15);
   std::vector<float> gradients(weights.size());
   Gpu gpu(host(), impatient());
-  const NeverDone stuck(gpu.stream());
+  const test::NeverDone stuck(gpu.stream());
   const auto model = make_gpu_model("softmax", {2, 2, 1}, 3, {}, gpu);
   model->begin_step(7);
   model->train_batch({values, labels, 1}, weights, gradients, nullptr);

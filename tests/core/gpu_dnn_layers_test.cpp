@@ -70,6 +70,30 @@ TEST(GpuDnnLayers, OwnKernelsComputeTheRestOfEither) {
   }
 }
 
+/// Weights lie anywhere in their arena; where activations do not lie as cuDNN takes them, own
+/// kernels compute.
+TEST(GpuDnnLayers, TakeWeightsAnywhereAndLeaveMisalignedActivationsAlone) {
+  for (const Precision precision : kAllFormats) {
+    Gpu gpu(dnn_module(), by(LayerEngine::either));
+    const auto calls = [&](const test::LayerCase& layer, const test::Shifts& shifts) {
+      return dnn_calls(
+          [&] { test::check_layer_case(layer, precision, tolerance_of(precision), gpu, shifts); });
+    };
+    const auto norm = test::norm_case("norm", NormKind::batch, {4, 4, 16}, {3}, true);
+    EXPECT_EQ(calls(norm, {0, 0, 2}), 2);
+    EXPECT_EQ(calls(norm, {0, 2, 0}), 1) << "the gradient alone is own";
+    EXPECT_EQ(calls(norm, {2, 0, 0}), 0);
+    const test::LayerCase pool{"pool",
+                               [](auto& f) {
+                                 return f.window_max_pool("pool", {6, 6, 16}, 3, 2, 1);
+                               },
+                               {2}};
+    EXPECT_EQ(calls(pool, {0, 0, 0}), 3);
+    EXPECT_EQ(calls(pool, {0, 2, 0}), 2);
+    EXPECT_EQ(calls(pool, {2, 0, 0}), 0);
+  }
+}
+
 TEST(GpuDnnLayers, OwnIsTheStandard) {
   Gpu gpu(dnn_module(), {});
   EXPECT_EQ(dnn_calls([&] { test::check_dnn_layers(Precision::fp32, 1e-5, gpu); }), 0);

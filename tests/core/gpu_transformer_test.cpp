@@ -288,13 +288,13 @@ TEST(SequenceKernels, HeadsComeBackTogether) {
   const std::vector<float> together = test::values(1, 2 * 3 * 3 * 4 * 5);
   std::vector<float> apart(together.size());
   std::vector<float> back(together.size());
-  kernels::for_each(layout.elements(),
-                    kernels::SplitHeads<float>{together.data(), apart.data(), layout});
+  const kernels::SplitHeads<float> split{together.data(), apart.data(), layout};
+  kernels::for_each(split.units(), split);
   // Value (part 2) of sample 1, position 2, head 3, column 4, on either side.
   EXPECT_EQ(apart[(((2 * 2 + 1) * 4 + 3) * 3 + 2) * 5 + 4],
             together[(((1 * 3 + 2) * 3 + 2) * 4 + 3) * 5 + 4]);
-  kernels::for_each(layout.elements(),
-                    kernels::JoinHeads<float>{apart.data(), back.data(), layout});
+  const kernels::JoinHeads<float> join{apart.data(), back.data(), layout};
+  kernels::for_each(join.units(), join);
   EXPECT_EQ(back, together);
 }
 

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/core/kernels_each.h"
 #include "common/core/lane_team.h"
 
 namespace paceline::test {
@@ -66,6 +67,18 @@ void for_each_by_lanes(std::int64_t n, const F& f) {
   on_lanes([&](int lane) {
     for (std::int64_t i = lane; i < n; i += kThreadLanes) {
       f(i);
+    }
+  });
+}
+
+/// kernels::for_each_in_packs by blocks of eight lanes at once.
+template <typename F>
+void for_each_in_packs_by_lanes(std::int64_t n, const F& f) {
+  const kernels::PackCut cut = kernels::cut_packs(f, n);
+  const std::int64_t blocks = (kernels::threads_for<F>(n, cut) + kThreadLanes - 1) / kThreadLanes;
+  on_lanes([&](int lane) {
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      kernels::run_share(f, n, cut, {block, blocks, lane, kThreadLanes});
     }
   });
 }

@@ -151,6 +151,14 @@ TEST_F(BadInput, SettingsOfAGpuAreCheckedWhereThereIsNone) {
   expect_train_refused(
       {"--sync=nccl", "--world=2", "device=cuda", "nccl.min_ctas=8", "nccl.max_ctas=4"},
       {"nccl.min_ctas = 8", "nccl.max_ctas = 4"});
+  expect_train_refused(
+      {"--sync=sharded", "--world=2", "device=cuda", "sync.exact=true", "cuda.collectives=nccl"},
+      {"sync.exact = true and cuda.collectives = nccl with sync = sharded",
+       "allowed: false, or cuda.collectives = host"});
+  expect_train_refused({"--sync=ring", "--world=2", "device=cuda", "cuda.collectives=nccl"},
+                       {"cuda.collectives = nccl with sync = ring", "allowed: auto"});
+  expect_train_refused({"--sync=sharded", "--world=2", "cuda.collectives=host"},
+                       {"cuda.collectives = host needs device = cuda"});
 }
 
 TEST_F(BadInput, ABenchmarkOfNccl) {

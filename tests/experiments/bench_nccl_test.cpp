@@ -289,8 +289,8 @@ TEST_F(BenchNccl, WhatCannotRunIsRefusedInOneLine) {
   EXPECT_EQ(ceiling(module, 8), "none");
   EXPECT_EQ(
       ceiling(module, 9),
-      "world = 9 with sync = nccl: this machine has 8 GPUs, and NCCL refuses two ranks on one "
-      "GPU; use sync=ring (host-staged), or world = 8");
+      "world = 9 with --transport=nccl: this machine has 8 GPUs, and NCCL refuses two ranks on one "
+      "GPU; use --transport=auto, or at most 8 ranks");
   EXPECT_EQ(ceiling(CudaModule(CudaSearch{false, {}}), 1),
             "--transport=nccl cannot be used here: this program was built without CUDA "
             "(PACELINE_CUDA); allowed: inproc, shm, tcp, auto");

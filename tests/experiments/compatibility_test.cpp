@@ -12,6 +12,7 @@
 #include "experiments/backends.h"
 #include "experiments/memory_backends.h"
 #include "experiments/techniques.h"
+#include "ring/nccl_backend.h"
 #include "tests/support/thread_job.h"
 
 namespace paceline {
@@ -143,6 +144,20 @@ TEST(CompatibilityTable, IsTheOneInDocs) {
   const std::string stored((std::istreambuf_iterator<char>(file)), {});
   EXPECT_EQ(stored, compatibility_table(true))
       << "regenerate: paceline compat --markdown > docs/compatibility.md";
+}
+
+/// As the table's head says.
+TEST(CompatibilityTable, NcclSumsWhatItCanOnGpus) {
+  for (BackendVariant variant : all_variants()) {
+    if (variant.name != "hierarchical" && variant.name != "sharded") continue;
+    variant.settings.emplace_back("device=cuda");
+    for (const Technique& technique : all_techniques()) {
+      if (!refusal(technique, variant).empty()) continue;
+      const bool nccl_can = refusal(technique, {"nccl", {"sync=nccl", "device=cuda"}}).empty();
+      EXPECT_EQ(sums_by_nccl(technique_config(technique, variant)), nccl_can)
+          << variant.name << ": " << technique.name();
+    }
+  }
 }
 
 TEST(CompatibilityTable, EveryTechniqueHasABackend) {

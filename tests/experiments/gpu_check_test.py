@@ -101,6 +101,26 @@ class Judging(unittest.TestCase):
         with self.assertRaises(Failed):
             judge(5)
 
+    def test_trajectories_of_nccl_and_of_the_host(self):
+        def named(device, gpus):
+            plan = gpu_trajectories.Plan("paceline", device, gpus, pathlib.Path("runs"), "text", True)
+            return {check.name.removeprefix("trajectories."): check
+                    for check in gpu_trajectories.checks(plan)}
+
+        one = named("cuda", 1)
+        for name, sync in (("sharded.world2", "sharded"), ("hierarchical.world4", "hierarchical")):
+            host, nccl = one[name], one[f"nccl.{name}"]
+            on_cpu, on_gpu = (command.arguments for command in host.commands)
+            self.assertEqual(host.skip, "")
+            self.assertIn(f"--sync={sync}", nccl.commands[1].arguments)
+            self.assertIn("cuda.collectives=host", on_gpu)
+            self.assertNotIn("cuda.collectives=host", on_cpu + nccl.commands[1].arguments)
+            self.assertRegex(nccl.skip, "needs . GPUs, 1 here")
+        self.assertEqual(one["nccl.sharded.world1"].skip, "")
+        self.assertEqual(named("cuda", 4)["nccl.hierarchical.world4"].skip, "")
+        self.assertTrue(named("cpu", 0)["nccl.sharded.world1"].skip.startswith("device=cpu: NCCL"))
+        self.assertTrue(named("cpu", 0)["sharded.world2"].skip.startswith("device=cpu: cuda."))
+
     def test_speed(self):
         self.assertEqual(gpu_speed.steady_rates(Steps(self.LOSSES)), [8.0, 8.0, 8.0])
         # 4.09e9 multiplications with one addition each, as published for v1.5

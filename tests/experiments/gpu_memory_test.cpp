@@ -214,7 +214,9 @@ TEST(GpuMemory, TheModuleThatPlansComputesNothing) {
 }
 
 TEST(GpuMemory, WhatARunHasInHostMemoryIsNotTheGpus) {
-  const MemoryPlan plan = plan_with(no_module(), images("cnn", "fp32"));
+  Settings settings = images("cnn", "fp32");
+  settings.emplace_back("sync=ring");
+  const MemoryPlan plan = plan_with(no_module(), settings);
   EXPECT_EQ(plan.rank_bytes(), plan.use.worker.weights + plan.use.worker.gradients +
                                    plan.activations.total() + cuda::kProductWorkspace);
   EXPECT_EQ(plan.host_bytes(), plan.batches + plan.use.worker.optimizer + plan.use.worker.staging);
@@ -229,6 +231,32 @@ TEST(GpuMemory, RanksShareTheGpuThatIsNamed) {
   EXPECT_EQ(plan.ranks_here, 4);
   EXPECT_EQ(plan.needed_bytes(), 4 * plan.rank_bytes());
   EXPECT_EQ(plan.limit.source, "a Double 1 (no GPU)");
+}
+
+TEST(GpuMemory, PlansWhatARankHoldsByWhoSums) {
+  const auto data = make_synthetic(24, {8, 8, 1}, 10, 7, Split::train);
+  testing::RankParts parts;
+  parts.device = [](const WorkerContext& context) { return make_device(context, memory_double()); };
+  parts.model = make_model_on;
+  parts.synchronizer = make_synchronizer_on;
+  for (const char* sync : {"hierarchical", "sharded"}) {
+    for (const char* who : {"auto", "host"}) {
+      SCOPED_TRACE(std::string(sync) + " " + who);
+      Settings settings = images("softmax", "fp32");
+      settings.insert(settings.end(), {std::string("sync=") + sync, "world=3", "train.samples=24",
+                                       "topology.ranks_per_node=2", "optimizer.name=adam",
+                                       "sync.wire=fp16", std::string("cuda.collectives=") + who});
+      const PlannedUse plan = plan_with(memory_double(), settings).use;
+      EXPECT_EQ(plan.staged, who == std::string("host"));
+      const Config config = gpu_run(settings);
+      const MemoryUse held =
+          testing::run_thread_job(config, find_backend(sync), *data, *data, parts).memory;
+      EXPECT_EQ(held.weights, plan.worker.weights);
+      EXPECT_EQ(held.gradients, plan.worker.gradients);
+      EXPECT_EQ(held.optimizer, plan.worker.optimizer);
+      EXPECT_GE(held.staging, plan.worker.staging);
+    }
+  }
 }
 
 // Servers

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order in which sync=nccl waits, sums and updates, and how it ends when NCCL, a rank or the
+// The order in which NCCL's sums wait, sum and update, and how a run ends when NCCL, a rank or the
 // job fails: on the doubles of the CUDA module and of NCCL.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ ConformanceCase small_case(int world) {
 /// between the nodes and within the node; its 13 of three buckets are done before step 0.
 ConformanceCase by_nodes() {
   ConformanceCase test = small_case(4);
-  test.config.nccl.hierarchical = true;
+  test.config.sync = "hierarchical";
   test.config.topology.ranks_per_node = 2;
   return test;
 }
@@ -181,7 +181,7 @@ TEST_F(NcclFaults, ShardsAndNodesTakeTheirCollectivesInOneOrder) {
   for (const int world : {1, 2, 3, 4}) {
     SCOPED_TRACE(world);
     ConformanceCase test = small_case(world);
-    test.config.nccl.sharded = true;
+    test.config.sync = "sharded";
     std::string expected;
     for (const std::size_t count : test.buckets) {
       const auto ranks = static_cast<std::size_t>(world);
@@ -319,7 +319,7 @@ TEST_F(NcclFaults, ByNodesEveryFaultEndsEveryRankToo) {
 TEST_F(NcclFaults, AnAbortThatNeverEndsIsNotWaitedFor) {
   for (const ConformanceCase& test : {small_case(3), by_nodes()}) {
     test::let_nccl_aborts_end(false);
-    const int after = test.config.nccl.hierarchical ? kWarmUpByNodes + 1 : 4;
+    const int after = test.config.sync == "hierarchical" ? kWarmUpByNodes + 1 : 4;
     const auto errors = errors_under({test::NcclFaultKind::hang, 1, after, 0},
                                      std::chrono::milliseconds(300), test);
     expect_one_line_each(errors, "waited more than 0.3 s for the other ranks in NCCL's");
@@ -406,32 +406,53 @@ TEST_F(NcclFaults, PlansThatDifferAreRefusedBeforeNcclStarts) {
 }
 
 TEST_F(NcclFaults, TwoRanksOnOneGpuAreRefused) {
-  const auto errors = on_threads(3, [](int rank, Communicator& workers, AbortToken&) {
-    const Gpu gpu(double_module(), {.index = rank / 2});
-    check_own_gpu(gpu, workers);
-  });
-  expect_one_line_each(errors, "ranks 0 and 1 have the same GPU (0000:00:00.0), and NCCL refuses");
+  Config config;
+  config.sync = "sharded";
+  config.device = "cuda";
+  const auto errors_of_bind = [&] {
+    return on_threads(3, [&](int rank, Communicator& workers, AbortToken& abort) {
+      const Topology topology(3, 0, 0);
+      Gpu gpu(double_module(), {.index = rank / 2});
+      const auto synchronizer =
+          make_nccl_synchronizer({rank, config, topology, workers, workers, nullptr, abort});
+      synchronizer->bind(BucketPlan(std::vector<std::size_t>{5}), gpu, {}, std::vector<float>(5));
+    });
+  };
+  expect_one_line_each(errors_of_bind(),
+                       "sync = sharded: ranks 0 and 1 have the same GPU (0000:00:00.0), and NCCL "
+                       "refuses two ranks on one GPU; use cuda.collectives = host");
+  test::set_nccl_version(21705);
+  expect_one_line_each(errors_of_bind(), "is needed; use cuda.collectives = host");
 }
 
 TEST_F(NcclFaults, BadInputIsOneLine) {
-  const auto refusal = [](int world) {
+  Config config;
+  config.sync = "nccl";
+  config.device = "cuda";
+  const auto refusal = [&](int world) {
     try {
-      check_nccl(double_module(), world);
+      check_nccl(double_module(), world, nccl_user(config));
       return std::string("none");
     } catch (const ConfigError& error) {
       return std::string(error.what());
     }
   };
   EXPECT_EQ(refusal(8), "none");
-  EXPECT_NE(refusal(9).find("this machine has 8 GPUs, and NCCL refuses two ranks on one GPU; use "
-                            "sync=ring (host-staged)"),
-            std::string::npos);
+  EXPECT_EQ(
+      refusal(9),
+      "world = 9 with sync = nccl: this machine has 8 GPUs, and NCCL refuses two ranks on one "
+      "GPU; use sync = ring, which goes through the host, or at most 8 ranks");
   test::set_nccl_version(21705);
   EXPECT_NE(refusal(2).find("NCCL 2.17.5 ("), std::string::npos) << refusal(2);
-  EXPECT_NE(refusal(2).find(") is too old: sync = nccl needs 2.18.0"), std::string::npos);
+  EXPECT_NE(refusal(2).find(") is too old: 2.18.0 or newer is needed; use sync = ring"),
+            std::string::npos);
   test::set_nccl_version(0);
   EXPECT_NE(refusal(2).find("NCCL is missing"), std::string::npos) << refusal(2);
   EXPECT_NE(refusal(2).find("/usr/local/cuda/lib64"), std::string::npos) << refusal(2);
+  config.sync = "hierarchical";
+  EXPECT_TRUE(refusal(2).starts_with("sync = hierarchical: NCCL is missing")) << refusal(2);
+  EXPECT_TRUE(refusal(2).ends_with("; use cuda.collectives = host")) << refusal(2);
+  EXPECT_NE(refusal(9).find("use cuda.collectives = host, or at most 8 ranks"), std::string::npos);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// sync=nccl on doubles of the CUDA module and of NCCL (threads as ranks, tests/support): the same
-// trajectory as sync=ring in every shape, with every optimizer and format that it takes.
+// sync=nccl, sharded and hierarchical summed by NCCL: on doubles of the CUDA module and of NCCL
+// (threads as ranks, tests/support) the same trajectory as sync=ring, with every optimizer and
+// format that NCCL takes.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -99,8 +100,7 @@ TEST(Nccl, Conforms) {
 
 TEST(Nccl, ConformsShardedAndWithoutOverlap) {
   Config config;
-  config.sync = "nccl";
-  config.nccl.sharded = true;
+  config.sync = "sharded";
   config.sync_options.overlap = false;
   expect_conforming(config);
 }
@@ -108,7 +108,7 @@ TEST(Nccl, ConformsShardedAndWithoutOverlap) {
 TEST(Nccl, ConformsByNodesEvenAndUneven) {
   for (const int world : {3, 4, 6}) {
     ConformanceCase test = nccl_case(world);
-    test.config.nccl.hierarchical = true;
+    test.config.sync = "hierarchical";
     test.config.topology.ranks_per_node = world == 6 ? 3 : 2;
     check_backend(nccl_on_double(), test);
   }
@@ -118,7 +118,7 @@ TEST(Nccl, FollowsRingWithAdamAndClipping) {
   for (const int world : {1, 3, 4}) {
     for (const bool sharded : {false, true}) {
       ConformanceCase test = nccl_case(world);
-      test.config.nccl.sharded = sharded;
+      test.config.sync = sharded ? "sharded" : "nccl";
       test.optimizer.kind = OptimizerKind::adam;
       expect_ring_trajectory(test);
       test.optimizer.clip_norm = 0.5F;
@@ -132,7 +132,7 @@ TEST(Nccl, FollowsRingWithAdamAndClipping) {
 /// Tensors of which shards hold parts, one larger than a piece, and vectors.
 ConformanceCase by_tensor(OptimizerKind kind, int world, bool sharded) {
   ConformanceCase test = nccl_case(world);
-  test.config.nccl.sharded = sharded;
+  test.config.sync = sharded ? "sharded" : "nccl";
   test.buckets = {7, 0, 5000, 1, 64};
   test.tensors = {{{0, 7}, 1, 1},       {{7, 4507}, 9, 4},    {{4507, 5007}, 10, 2},
                   {{5007, 5008}, 1, 1}, {{5008, 5071}, 7, 2}, {{5071, 5072}, 1, 2}};
@@ -208,7 +208,7 @@ TEST(Nccl, LarsAndLambFollowRingByNodes) {
   for (const OptimizerKind kind : {OptimizerKind::lars, OptimizerKind::lamb}) {
     for (const int world : {3, 4}) {
       ConformanceCase test = by_tensor(kind, world, false);
-      test.config.nccl.hierarchical = true;
+      test.config.sync = "hierarchical";
       test.config.topology.ranks_per_node = 2;
       expect_ring_trajectory(test);
       test.optimizer.clip_norm = 0.5F;
@@ -229,7 +229,7 @@ TEST(Nccl, LarsAndLambNeedTheTensors) {
 TEST(Nccl, OneBadGradientLeavesTheWholeStepOutEverywhere) {
   for (const bool sharded : {false, true}) {
     ConformanceCase test = nccl_case(3);
-    test.config.nccl.sharded = sharded;
+    test.config.sync = sharded ? "sharded" : "nccl";
     test.optimizer.skip_nonfinite = true;
     const auto bad_in_step_1 = [](std::size_t j, int r, int t) {
       return t == 1 && r == 2 && j == 5008 ? std::numeric_limits<float>::infinity()
@@ -275,7 +275,7 @@ TEST(Nccl, GradientsTravelInSixteenBits) {
   for (const bool sharded : {false, true}) {
     for (const std::string wire : {"fp16", "bf16"}) {
       ConformanceCase test = nccl_case(3);
-      test.config.nccl.sharded = sharded;
+      test.config.sync = sharded ? "sharded" : "nccl";
       test.config.sync_options.wire = wire;
       test.optimizer = {};
       const ConformanceOutcome outcome =
@@ -305,7 +305,7 @@ TEST(Nccl, AGradientBeyondSixteenBitsIsAnError) {
   for (const bool sharded : {false, true}) {
     for (const int steps : {2, 4}) {  // the last step's is found by quiesce
       ConformanceCase test = nccl_case(3);
-      test.config.nccl.sharded = sharded;
+      test.config.sync = sharded ? "sharded" : "nccl";
       test.config.sync_options.wire = "fp16";
       test.steps = steps;
       const std::string error =
@@ -355,13 +355,80 @@ TEST(Nccl, SavesAndLoadsTheOptimizersState) {
     ConformanceCase test = by_tensor(kind, 3, false);
     const std::vector<float> expected = back_to_kept_state(ring_backend(), test);
     for (const bool sharded : {false, true}) {
-      test.config.nccl.sharded = sharded;
+      test.config.sync = sharded ? "sharded" : "nccl";
       const std::vector<float> weights = back_to_kept_state(nccl_on_double(), test);
       for (std::size_t j = 0; j < weights.size(); ++j) {
         ASSERT_NEAR(weights[j], expected[j], 1e-6F) << j;
       }
     }
   }
+}
+
+using Checkpoints = std::vector<testing::Checkpoint>;
+
+/// By rank, after a step.
+Checkpoints saved(const Backend& backend, const ConformanceCase& test) {
+  Checkpoints checkpoints(static_cast<std::size_t>(test.config.world));
+  expect_no_errors(run_backend(backend, test, [&](ConformanceWorker& worker) {
+    uneven_step(worker, test, 0);
+    worker.synchronizer.quiesce();
+    worker.synchronizer.save(checkpoints[static_cast<std::size_t>(worker.rank)]);
+    return StepReport{};
+  }));
+  return checkpoints;
+}
+
+/// A step of the first weights with that state.
+ConformanceOutcome resumed(const Backend& backend, const ConformanceCase& test,
+                           Checkpoints& checkpoints) {
+  return run_backend(backend, test, [&](ConformanceWorker& worker) {
+    worker.synchronizer.load(checkpoints[static_cast<std::size_t>(worker.rank)]);
+    uneven_step(worker, test, 1);
+    worker.synchronizer.quiesce();
+    return StepReport{};
+  });
+}
+
+void expect_each_goes_on(const Backend& host, const ConformanceCase& test) {
+  for (const Backend& before : {host, nccl_on_double()}) {
+    Checkpoints checkpoints = saved(before, test);
+    const auto on_host = resumed(host, test, checkpoints);
+    const auto by_nccl = resumed(nccl_on_double(), test, checkpoints);
+    expect_no_errors(on_host);
+    expect_no_errors(by_nccl);
+    for (std::size_t j = 0; j < on_host.weights[0].size(); ++j) {
+      ASSERT_NEAR(by_nccl.weights[0][j], on_host.weights[0][j], 1e-6F) << j;
+    }
+  }
+}
+
+TEST(Nccl, StatesOfTheHostGoOnAndTheOtherWay) {
+  for (const OptimizerKind kind : {OptimizerKind::sgd, OptimizerKind::adam}) {
+    ConformanceCase test = nccl_case(4);
+    test.optimizer.kind = kind;
+    test.config.device = "cpu";  // of the host's
+    test.config.sync = "hierarchical";
+    test.config.topology.ranks_per_node = 2;
+    expect_each_goes_on(hierarchical_backend(), test);
+    test.config.sync = "sharded";
+    test.config.world = 1;
+    expect_each_goes_on(sharded_backend(), test);
+  }
+}
+
+TEST(Nccl, ShardsThatAreCutOtherwiseAreRefusedInOneLine) {
+  ConformanceCase test = nccl_case(3);
+  test.config.device = "cpu";  // of the host's
+  test.config.sync = "sharded";
+  const auto errors = [&](const Backend& before, const Backend& after) {
+    Checkpoints checkpoints = saved(before, test);
+    return resumed(after, test, checkpoints).errors;
+  };
+  EXPECT_EQ(errors(sharded_backend(), nccl_on_double()).at(1),
+            "rank 1 of 3: the state is of shards as cuda.collectives = host cuts them (and the "
+            "CPU), not nccl");
+  EXPECT_EQ(errors(nccl_on_double(), sharded_backend()).at(2),
+            "rank 2 of 3: the state is of shards as cuda.collectives = nccl cuts them, not host");
 }
 
 }  // namespace

@@ -421,8 +421,8 @@ inline std::vector<ConformanceCase> conformance_cases(const Config& base, int sm
       add(world, buckets, 3);
     }
   }
-  add(std::max(smallest_world, 3), {5, kMany, 0, 17}, 2);
-  add(std::max(smallest_world, 2), {kMany}, 2);
+  add(std::clamp(3, smallest_world, largest_world), {5, kMany, 0, 17}, 2);
+  add(std::clamp(2, smallest_world, largest_world), {kMany}, 2);
   return cases;
 }
 

@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "common/core/cuda/functors.h"
+#include "common/core/kernels_each.h"
 #include "common/core/optimizer_rules.h"
 #include "common/core/optimizer_tensors.h"
 #include "tests/support/host_layers.h"
@@ -174,8 +175,8 @@ int queue_functor(int id, const void* functor, void* stream, Run run) {
 }
 
 int each(int id, const void* functor, std::int64_t n, void* stream) {
-  return queue_functor<cuda::EachFunctors, 0>(id, functor, stream,
-                                              [n](const auto& f) { kernels::for_each(n, f); });
+  return queue_functor<cuda::EachFunctors, 0>(
+      id, functor, stream, [n](const auto& f) { kernels::for_each_in_packs(n, f); });
 }
 
 int rows(int id, const void* functor, std::int64_t count, void* stream) {
@@ -188,18 +189,21 @@ int update(const OptimizerSpec* spec, const UpdateInfo* info,
   host_log().add({"update", stream, operands->out, static_cast<std::size_t>(count)});
   return queue_host_work(stream, [spec = *spec, info = *info, operands = *operands, count] {
     if (operands.tensors.pieces != nullptr) {
-      kernels::with_tensor_rule(operands, spec, info,
-                                [&](const auto& rule) { kernels::for_rows(count, rule); });
+      kernels::with_guarded_tensor_rule(operands, spec, info,
+                                        [&](const auto& rule) { kernels::for_rows(count, rule); });
       return;
     }
-    kernels::with_update_rule(operands, spec, info,
-                              [&](const auto& rule) { kernels::for_each(count, rule); });
+    kernels::with_guarded_update_rule(
+        operands, spec, info, [&](const auto& rule) { kernels::for_each_in_packs(count, rule); });
   });
 }
 
 /// A Math of the double is the stream; one that is never destroyed is no leak.
-int create_math(void** math, const cuda::MathOptions* /*options*/, void* stream) {
+int create_math(void** math, const cuda::MathOptions* options, void* stream) {
   *math = stream;
+  if (options->tune != 0) {
+    host_log().add({"tuned math", stream});
+  }
   return kSuccess;
 }
 
@@ -324,6 +328,7 @@ constexpr cuda::MathApi kHostMath{create_math,
                                   pool_gradient,
                                   plan_nothing<cuda::BatchNorm>,
                                   plan_nothing<cuda::Pool>,
+                                  plan_nothing<cuda::Convolution>,
                                   workspace_bytes};
 
 cuda::Api host_table() {

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,9 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/half.h"
 #include "common/core/cuda/abi.h"
 #include "tests/support/host_log.h"
+#include "tests/support/host_nccl_parts.h"
 #include "tests/support/host_stream.h"
 
 namespace paceline::test {
@@ -32,26 +31,9 @@ constexpr int kInvalidUsage = 5;
 /// Longer than any test's timeout: only a test that would hang gets here.
 constexpr std::chrono::seconds kGiveUp{60};
 
-enum class Kind : std::uint8_t { all_reduce, reduce_scatter, all_gather, broadcast, doubles };
-
-struct Part {
-  Kind kind = Kind::all_reduce;
-  const void* from = nullptr;
-  void* to = nullptr;
-  std::size_t count = 0;
-  Precision format = Precision::fp32;
-  cuda::NcclSum sum = cuda::NcclSum::sum;
-  int root = 0;
-
-  [[nodiscard]] bool matches(const Part& other) const {
-    return kind == other.kind && count == other.count && format == other.format &&
-           sum == other.sum && root == other.root;
-  }
-};
-
 /// One collective of all members.
 struct Meeting {
-  std::vector<Part> parts;
+  NcclParts parts;
   int arrived = 0;
   int left = 0;
   bool done = false;
@@ -131,110 +113,8 @@ void* new_handle(std::shared_ptr<Member> member) {
   return std::make_unique<Handle>(Handle{std::move(member)}).release();
 }
 
-std::size_t bytes_of(Precision format) {
-  return format == Precision::fp32 ? sizeof(float) : sizeof(std::uint16_t);
-}
-
-float load(const void* memory, std::size_t i, Precision format) {
-  if (format == Precision::fp32) {
-    return static_cast<const float*>(memory)[i];
-  }
-  const std::uint16_t bits = static_cast<const std::uint16_t*>(memory)[i];
-  return format == Precision::fp16 ? from_half(bits) : from_bfloat(bits);
-}
-
-void store(void* memory, std::size_t i, Precision format, float value) {
-  if (format == Precision::fp32) {
-    static_cast<float*>(memory)[i] = value;
-  } else {
-    static_cast<std::uint16_t*>(memory)[i] =
-        format == Precision::fp16 ? to_half(value) : to_bfloat(value);
-  }
-}
-
-/// Elements [begin, begin + count) of all ranks' `from`.
-std::vector<float> summed(const Meeting& meeting, std::size_t begin, std::size_t count) {
-  const Part& first = meeting.parts.front();
-  std::vector<float> total(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    for (const Part& part : meeting.parts) {
-      total[i] += load(part.from, begin + i, part.format);
-    }
-    if (first.sum == cuda::NcclSum::average) {
-      total[i] /= static_cast<float>(meeting.parts.size());
-    }
-  }
-  return total;
-}
-
-void write(const Part& part, const std::vector<float>& values) {
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    store(part.to, i, part.format, values[i]);
-  }
-}
-
-void reduce(const Meeting& meeting) {
-  const Part& first = meeting.parts.front();
-  if (first.kind == Kind::all_reduce) {
-    const std::vector<float> total = summed(meeting, 0, first.count);
-    for (const Part& part : meeting.parts) {
-      write(part, total);
-    }
-    return;
-  }
-  std::vector<std::vector<float>> totals;
-  for (std::size_t rank = 0; rank < meeting.parts.size(); ++rank) {
-    totals.push_back(summed(meeting, rank * first.count, first.count));
-  }
-  for (std::size_t rank = 0; rank < meeting.parts.size(); ++rank) {
-    write(meeting.parts[rank], totals[rank]);
-  }
-}
-
-void copy(const Meeting& meeting) {
-  const Part& first = meeting.parts.front();
-  const std::size_t bytes = first.count * bytes_of(first.format);
-  for (const Part& part : meeting.parts) {
-    if (first.kind == Kind::broadcast) {
-      std::memmove(part.to, meeting.parts[static_cast<std::size_t>(first.root)].from, bytes);
-      continue;
-    }
-    for (std::size_t rank = 0; rank < meeting.parts.size(); ++rank) {
-      std::memmove(static_cast<char*>(part.to) + rank * bytes, meeting.parts[rank].from, bytes);
-    }
-  }
-}
-
-void sum_up_doubles(const Meeting& meeting) {
-  std::vector<double> total(meeting.parts.front().count);
-  for (const Part& part : meeting.parts) {
-    for (std::size_t i = 0; i < total.size(); ++i) {
-      total[i] += static_cast<const double*>(part.from)[i];
-    }
-  }
-  for (const Part& part : meeting.parts) {
-    std::ranges::copy(total, static_cast<double*>(part.to));
-  }
-}
-
-void carry_out(Meeting& meeting) {
-  for (const Part& part : meeting.parts) {
-    if (!part.matches(meeting.parts.front())) {
-      return;
-    }
-  }
-  const Kind kind = meeting.parts.front().kind;
-  if (kind == Kind::doubles) {
-    sum_up_doubles(meeting);
-    ++fabric().double_sums;
-  } else {
-    kind == Kind::all_reduce || kind == Kind::reduce_scatter ? reduce(meeting) : copy(meeting);
-  }
-  meeting.done = true;
-}
-
 /// On the rank's stream: returns when all ranks' streams are here, or the rank has aborted.
-void meet(const std::shared_ptr<Member>& me, const Part& part, bool strikes) {
+void meet(const std::shared_ptr<Member>& me, const NcclPart& part, bool strikes) {
   Fabric& all = fabric();
   std::unique_lock lock(all.mutex);
   if (me->aborted) {
@@ -253,8 +133,10 @@ void meet(const std::shared_ptr<Member>& me, const Part& part, bool strikes) {
   Meeting& meeting = clique->meetings[number];
   meeting.parts.resize(static_cast<std::size_t>(clique->size));
   meeting.parts[static_cast<std::size_t>(me->rank)] = part;
-  if (++meeting.arrived == clique->size) {
-    carry_out(meeting);
+  if (++meeting.arrived == clique->size && match(meeting.parts)) {
+    carry_out(meeting.parts);
+    all.double_sums += part.kind == NcclKind::doubles ? 1 : 0;
+    meeting.done = true;
     all.changed.notify_all();
   }
   if (!all.changed.wait_for(lock, kGiveUp, [&] { return meeting.done || gone(); })) {
@@ -269,14 +151,14 @@ void meet(const std::shared_ptr<Member>& me, const Part& part, bool strikes) {
 }
 
 /// As meet(); the GPU has done it then.
-void work_off(const std::shared_ptr<Member>& me, const Part& part, bool strikes) {
+void work_off(const std::shared_ptr<Member>& me, const NcclPart& part, bool strikes) {
   meet(me, part, strikes);
   const std::lock_guard lock(fabric().mutex);
   --me->owner->queued;
   fabric().changed.notify_all();
 }
 
-int issue(void* comm, void* stream, const Part& part, std::string_view what) {
+int issue(void* comm, void* stream, const NcclPart& part, std::string_view what) {
   const std::shared_ptr<Member> me = member_of(comm);
   bool strikes = false;
   {
@@ -382,31 +264,31 @@ const char* last_error(void* /*comm*/) {
 
 int all_reduce(const void* from, void* to, std::size_t count, Precision format, cuda::NcclSum sum,
                void* comm, void* stream) {
-  return issue(comm, stream, {Kind::all_reduce, from, to, count, format, sum, 0}, "all_reduce");
+  return issue(comm, stream, {NcclKind::all_reduce, from, to, count, format, sum, 0}, "all_reduce");
 }
 
 int sum_doubles(double* values, std::size_t count, void* comm, void* stream) {
   return issue(comm, stream,
-               {Kind::doubles, values, values, count, Precision::fp32, cuda::NcclSum::sum, 0},
+               {NcclKind::doubles, values, values, count, Precision::fp32, cuda::NcclSum::sum, 0},
                "sum_doubles");
 }
 
 int reduce_scatter(const void* from, void* to, std::size_t count, Precision format,
                    cuda::NcclSum sum, void* comm, void* stream) {
-  return issue(comm, stream, {Kind::reduce_scatter, from, to, count, format, sum, 0},
+  return issue(comm, stream, {NcclKind::reduce_scatter, from, to, count, format, sum, 0},
                "reduce_scatter");
 }
 
 int all_gather(const void* from, void* to, std::size_t count, Precision format, void* comm,
                void* stream) {
-  return issue(comm, stream, {Kind::all_gather, from, to, count, format, cuda::NcclSum::sum, 0},
+  return issue(comm, stream, {NcclKind::all_gather, from, to, count, format, cuda::NcclSum::sum, 0},
                "all_gather");
 }
 
 int broadcast(void* memory, std::size_t count, Precision format, int root, void* comm,
               void* stream) {
   return issue(comm, stream,
-               {Kind::broadcast, memory, memory, count, format, cuda::NcclSum::sum, root},
+               {NcclKind::broadcast, memory, memory, count, format, cuda::NcclSum::sum, root},
                "broadcast");
 }
 

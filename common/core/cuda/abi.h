@@ -15,7 +15,7 @@
 
 namespace paceline::cuda {
 
-inline constexpr std::uint32_t kAbiVersion = 10;
+inline constexpr std::uint32_t kAbiVersion = 11;
 
 /// Statuses are CUDA's own (cudaError_t); these mean that there is nothing to compute on, that
 /// memory is short, and that an event has not been reached. cuDNN's, cuBLAS's and NCCL's are

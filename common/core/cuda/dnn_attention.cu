@@ -205,9 +205,11 @@ void refuse_known(std::size_t version, const Attention& shape) {
 WorkspacePlan DnnAttention::planned(const DnnLibrary& library, const DnnTarget& target,
                                     const Attention& shape) {
   refuse_known(library.get_version(), shape);
-  const std::size_t gradient =
-      plan_backward(library, target, shape).bytes() + Sums(shape).bytes();  // more is refused
-  return {plan_forward(library, target, shape).bytes(), gradient};
+  const DnnPlan forward = plan_forward(library, target, shape);
+  const DnnPlan backward = plan_backward(library, target, shape);
+  const DnnTraits both = forward.traits().with(backward.traits());
+  const std::size_t gradient = backward.bytes() + Sums(shape).bytes();  // more is refused
+  return {forward.bytes(), gradient, both.notes, both.slices};
 }
 
 DnnAttention::DnnAttention(const DnnLibrary& library, cudnnHandle_t handle)

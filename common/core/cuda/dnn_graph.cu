@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <optional>
 #include <string>
@@ -14,7 +15,6 @@ namespace paceline::cuda {
 
 namespace {
 
-constexpr std::int64_t kAlignment = 16;  // bytes, of every tensor
 constexpr std::int64_t kProposals = 32;  // more than are looked at
 
 /// The configurations that cuDNN proposes in one of its modes, best first.
@@ -38,6 +38,44 @@ std::vector<DnnDescriptor> proposals(const DnnLibrary& library, const DnnTarget&
   return made;
 }
 
+std::uint32_t notes_on(const DnnLibrary& library, const DnnDescriptor& configuration) {
+  const DnnDescriptor engine(library, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  cudnnBackendDescriptor_t native = engine.native();
+  configuration.get(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &native);
+  std::array<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT> notes{};
+  const std::int64_t count = engine.get(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                                        static_cast<std::int64_t>(notes.size()), notes.data());
+  std::uint32_t bits = 0;
+  for (std::int64_t i = 0; i < std::min<std::int64_t>(count, notes.size()); ++i) {
+    bits |= 1U << static_cast<unsigned>(notes[i]);
+  }
+  return bits;
+}
+
+/// By the knobs that say so; most engines have none.
+std::int64_t slices_of(const DnnLibrary& library, const DnnDescriptor& configuration) {
+  constexpr int kSplit = 0;  // CUDNN_KNOB_TYPE_SPLIT_K, whose name is deprecated
+  constexpr std::int64_t kKnobs = 32;
+  std::vector<DnnDescriptor> choices;
+  std::vector<cudnnBackendDescriptor_t> natives;
+  for (std::int64_t i = 0; i < kKnobs; ++i) {
+    natives.push_back(choices.emplace_back(library, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR).native());
+  }
+  const std::int64_t count = configuration.get(
+      CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, kKnobs, natives.data());
+  std::int64_t slices = 1;
+  for (std::int64_t i = 0; i < std::min(count, kKnobs); ++i) {
+    cudnnBackendKnobType_t type{};
+    choices[i].get(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &type);
+    if (static_cast<int>(type) == kSplit || type == CUDNN_KNOB_TYPE_SPLIT_K_SLC) {
+      std::int64_t value = 1;
+      choices[i].get(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &value);
+      slices = std::max(slices, value);
+    }
+  }
+  return slices;
+}
+
 /// None where a configuration cannot be built; `reason` then says why.
 std::optional<DnnPlan> built(const DnnLibrary& library, const DnnTarget& target,
                              const DnnDescriptor& configuration, const char* what,
@@ -47,7 +85,8 @@ std::optional<DnnPlan> built(const DnnLibrary& library, const DnnTarget& target,
     target.aim_plan(plan);
     plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration.native());
     plan.finalize(what);
-    return DnnPlan(library, std::move(plan));
+    return DnnPlan(library, std::move(plan),
+                   {notes_on(library, configuration), slices_of(library, configuration)});
   } catch (const Failure& failure) {
     reason = failure;
     return std::nullopt;
@@ -136,8 +175,8 @@ void DnnTarget::aim_plan(DnnDescriptor& plan) const {
   }
 }
 
-DnnPlan::DnnPlan(const DnnLibrary& library, DnnDescriptor plan)
-    : library_(&library), plan_(std::move(plan)) {
+DnnPlan::DnnPlan(const DnnLibrary& library, DnnDescriptor plan, const DnnTraits& traits)
+    : library_(&library), plan_(std::move(plan)), traits_(traits) {
   std::int64_t bytes = 0;
   plan_.get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &bytes);
   bytes_ = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 0));
@@ -170,13 +209,14 @@ void DnnGraph::add(DnnDescriptor& operation, const char* what) {
 }
 
 DnnGraph::Tensor DnnGraph::make_tensor(std::int64_t number, cudnnDataType_t type,
-                                       const DnnExtent& extent, bool between, bool by_value) {
+                                       const DnnExtent& extent, std::int64_t alignment,
+                                       bool between, bool by_value) {
   DnnDescriptor& made = keep(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   made.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, number);
   made.set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, type);
   made.set(CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, extent.sizes.data());
   made.set(CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, extent.strides.data());
-  made.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, kAlignment);
+  made.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, alignment);
   made.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, between);
   made.set(CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, by_value);
   made.finalize("describing a tensor");
@@ -184,16 +224,17 @@ DnnGraph::Tensor DnnGraph::make_tensor(std::int64_t number, cudnnDataType_t type
 }
 
 DnnGraph::Tensor DnnGraph::tensor(std::int64_t number, cudnnDataType_t type,
-                                  const DnnExtent& extent) {
-  return make_tensor(number, type, extent, false, false);
+                                  const DnnExtent& extent, std::int64_t alignment) {
+  return make_tensor(number, type, extent, alignment, false, false);
 }
 
 DnnGraph::Tensor DnnGraph::value(std::int64_t number) {
-  return make_tensor(number, CUDNN_DATA_FLOAT, DnnExtent::dense(1, 1, 1, 1), false, true);
+  return make_tensor(number, CUDNN_DATA_FLOAT, DnnExtent::dense(1, 1, 1, 1), kDnnAlignment, false,
+                     true);
 }
 
 DnnGraph::Tensor DnnGraph::between(cudnnDataType_t type, const DnnExtent& extent) {
-  return make_tensor(next_between_++, type, extent, true, false);
+  return make_tensor(next_between_++, type, extent, kDnnAlignment, true, false);
 }
 
 DnnGraph::Tensor DnnGraph::multiply(Tensor a, Tensor b, const DnnExtent& extent) {
@@ -296,25 +337,41 @@ DnnGraph::Tensor DnnGraph::reshape(Tensor x, const DnnExtent& extent, cudnnDataT
   return to;
 }
 
-DnnPlan DnnGraph::plan(const DnnTarget& target, const char* what) {
+std::vector<DnnPlan> DnnGraph::plans(const DnnTarget& target, const char* what, std::size_t most,
+                                     const DnnFilter& admits) {
   DnnDescriptor& graph = keep(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
   graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
             static_cast<std::int64_t>(operations_.size()), operations_.data());
   target.aim_graph(graph);
   graph.finalize(what);
-  Failure last = not_supported(std::string("cuDNN: ") + what + ": it has no kernel");
+  std::vector<DnnPlan> taken;
+  Failure last = not_supported(std::string("cuDNN: ") + what + ": it has no kernel to take");
   for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
+    if (taken.size() == most) {
+      break;
+    }
     try {
       for (const DnnDescriptor& configuration : proposals(library_, target, graph, mode)) {
-        if (std::optional<DnnPlan> made = built(library_, target, configuration, what, last)) {
-          return std::move(*made);
+        std::optional<DnnPlan> made = built(library_, target, configuration, what, last);
+        if (made && admits(*made)) {
+          taken.push_back(std::move(*made));
+        }
+        if (taken.size() == most) {
+          break;
         }
       }
     } catch (const Failure& failure) {
       last = failure;
     }
   }
-  throw last;
+  if (taken.empty()) {
+    throw last;
+  }
+  return taken;
+}
+
+DnnPlan DnnGraph::plan(const DnnTarget& target, const char* what) {
+  return std::move(plans(target, what, 1, [](const DnnPlan&) { return true; }).front());
 }
 
 }  // namespace paceline::cuda

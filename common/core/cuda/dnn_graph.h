@@ -3,9 +3,11 @@
 // (cuDNN's backend API).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <utility>
@@ -96,19 +98,38 @@ struct DnnBinding {
   const void* memory;  ///< the device's; of a value the host's, which is read during the call
 };
 
+/// What cuDNN says of how it computes a graph.
+struct DnnTraits {
+  std::uint32_t notes = 0;  ///< on the engine, each as 1 << cudnnBackendNumericalNote_t
+  std::int64_t slices = 1;  ///< of every sum, which are added at last (split-k)
+
+  /// Of this and another.
+  [[nodiscard]] DnnTraits with(const DnnTraits& other) const {
+    return {notes | other.notes, std::max(slices, other.slices)};
+  }
+};
+
 /// How cuDNN computes a graph on its target.
 class DnnPlan {
  public:
-  DnnPlan(const DnnLibrary& library, DnnDescriptor plan);
+  DnnPlan(const DnnLibrary& library, DnnDescriptor plan, const DnnTraits& traits);
   /// Queues it on the handle's stream.
   void run(cudnnHandle_t handle, std::span<const DnnBinding> bindings, void* workspace) const;
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }  ///< of workspace
+  [[nodiscard]] const DnnTraits& traits() const noexcept { return traits_; }
 
  private:
   const DnnLibrary* library_;
   DnnDescriptor plan_;
+  DnnTraits traits_;
   std::size_t bytes_ = 0;
 };
+
+/// Whether a plan is one to take.
+using DnnFilter = std::function<bool(const DnnPlan&)>;
+
+/// Bytes; more gains nothing.
+inline constexpr std::int64_t kDnnAlignment = 16;
 
 /// Operations on tensors, each described before it is used. Sums and pointwise arithmetic are fp32.
 class DnnGraph {
@@ -117,8 +138,9 @@ class DnnGraph {
 
   explicit DnnGraph(const DnnLibrary& library) : library_(library) {}
 
-  /// In memory that a DnnBinding of that number says.
-  Tensor tensor(std::int64_t number, cudnnDataType_t type, const DnnExtent& extent);
+  /// In memory that a DnnBinding of that number says, aligned to `alignment` bytes.
+  Tensor tensor(std::int64_t number, cudnnDataType_t type, const DnnExtent& extent,
+                std::int64_t alignment = kDnnAlignment);
   /// One fp32 of the host.
   Tensor value(std::int64_t number);
 
@@ -150,14 +172,20 @@ class DnnGraph {
   /// A new descriptor that lives as long as the graph.
   DnnDescriptor& keep(cudnnBackendDescriptorType_t type);
 
-  /// The first of cuDNN's proposals that can be built. Throws Failure with cuDNN's reason when
-  /// there is none; `what` is done. Whether equal runs give equal bits is for the graph to see to:
-  /// cuDNN has a note on that for engines, but leaves it away where sums are atomic.
+  /// The first `most` of cuDNN's proposals that can be built and that `admits` takes. Throws
+  /// Failure with cuDNN's reason when there is none; `what` is done. Whether equal runs give equal
+  /// bits is for the caller to see to: cuDNN has a note on that for engines, but leaves it away
+  /// where sums are atomic. Of convolutions it bears on one engine of each gradient; what else
+  /// splits sums without memory for the slices' own has none, or, in fp16 alone, one on its
+  /// reduced precision (cuDNN 9.19, A100 and H100).
+  [[nodiscard]] std::vector<DnnPlan> plans(const DnnTarget& target, const char* what,
+                                           std::size_t most, const DnnFilter& admits);
+  /// The first of them all.
   [[nodiscard]] DnnPlan plan(const DnnTarget& target, const char* what);
 
  private:
   Tensor make_tensor(std::int64_t number, cudnnDataType_t type, const DnnExtent& extent,
-                     bool between, bool by_value);
+                     std::int64_t alignment, bool between, bool by_value);
   void add(DnnDescriptor& operation, const char* what);
   void apply(cudnnPointwiseMode_t mode, cudnnDataType_t arithmetic, std::int64_t axis, Tensor x,
              Tensor b, Tensor chosen, Tensor to);

@@ -30,25 +30,6 @@ DnnLibrary::DnnLibrary(const char* file) {
   library.find(create, "cudnnCreate");
   library.find(destroy, "cudnnDestroy");
   library.find(set_stream, "cudnnSetStream");
-  library.find(create_tensor, "cudnnCreateTensorDescriptor");
-  library.find(set_tensor, "cudnnSetTensor4dDescriptor");
-  library.find(destroy_tensor, "cudnnDestroyTensorDescriptor");
-  library.find(create_filter, "cudnnCreateFilterDescriptor");
-  library.find(set_filter, "cudnnSetFilter4dDescriptor");
-  library.find(destroy_filter, "cudnnDestroyFilterDescriptor");
-  library.find(create_convolution, "cudnnCreateConvolutionDescriptor");
-  library.find(set_convolution, "cudnnSetConvolution2dDescriptor");
-  library.find(set_math_type, "cudnnSetConvolutionMathType");
-  library.find(destroy_convolution, "cudnnDestroyConvolutionDescriptor");
-  library.find(forward_algorithms, "cudnnGetConvolutionForwardAlgorithm_v7");
-  library.find(forward_bytes, "cudnnGetConvolutionForwardWorkspaceSize");
-  library.find(forward, "cudnnConvolutionForward");
-  library.find(data_algorithms, "cudnnGetConvolutionBackwardDataAlgorithm_v7");
-  library.find(data_bytes, "cudnnGetConvolutionBackwardDataWorkspaceSize");
-  library.find(backward_data, "cudnnConvolutionBackwardData");
-  library.find(filter_algorithms, "cudnnGetConvolutionBackwardFilterAlgorithm_v7");
-  library.find(filter_bytes, "cudnnGetConvolutionBackwardFilterWorkspaceSize");
-  library.find(backward_filter, "cudnnConvolutionBackwardFilter");
   library.find(create_descriptor, "cudnnBackendCreateDescriptor");
   library.find(destroy_descriptor, "cudnnBackendDestroyDescriptor");
   library.find(set_attribute, "cudnnBackendSetAttribute");
@@ -69,6 +50,19 @@ void DnnLibrary::check(cudnnStatus_t status, const char* what) const {
     text = text + " (" + details + ")";
   }
   throw Failure{kDnnStatus + static_cast<int>(status), std::move(text)};
+}
+
+DnnHandle::DnnHandle(const char* file, cudaStream_t stream) : library_(file), stream_(stream) {
+  library_.check(library_.create(&native_), "opening a device");
+  if (const cudnnStatus_t status = library_.set_stream(native_, stream);
+      status != CUDNN_STATUS_SUCCESS) {
+    (void)library_.destroy(native_);
+    library_.check(status, "choosing the stream");
+  }
+}
+
+DnnHandle::~DnnHandle() {
+  (void)library_.destroy(native_);
 }
 
 }  // namespace paceline::cuda

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions of cuDNN that convolutions and graphs of operations use, by name from a file.
+// The functions of cuDNN that graphs of operations use, by name from a file, and a handle.
 #pragma once
 
 #include <cudnn.h>
@@ -22,31 +22,31 @@ struct DnnLibrary {
   decltype(&::cudnnCreate) create;
   decltype(&::cudnnDestroy) destroy;
   decltype(&::cudnnSetStream) set_stream;
-  decltype(&::cudnnCreateTensorDescriptor) create_tensor;
-  decltype(&::cudnnSetTensor4dDescriptor) set_tensor;
-  decltype(&::cudnnDestroyTensorDescriptor) destroy_tensor;
-  decltype(&::cudnnCreateFilterDescriptor) create_filter;
-  decltype(&::cudnnSetFilter4dDescriptor) set_filter;
-  decltype(&::cudnnDestroyFilterDescriptor) destroy_filter;
-  decltype(&::cudnnCreateConvolutionDescriptor) create_convolution;
-  decltype(&::cudnnSetConvolution2dDescriptor) set_convolution;
-  decltype(&::cudnnSetConvolutionMathType) set_math_type;
-  decltype(&::cudnnDestroyConvolutionDescriptor) destroy_convolution;
-  decltype(&::cudnnGetConvolutionForwardAlgorithm_v7) forward_algorithms;
-  decltype(&::cudnnGetConvolutionForwardWorkspaceSize) forward_bytes;
-  decltype(&::cudnnConvolutionForward) forward;
-  decltype(&::cudnnGetConvolutionBackwardDataAlgorithm_v7) data_algorithms;
-  decltype(&::cudnnGetConvolutionBackwardDataWorkspaceSize) data_bytes;
-  decltype(&::cudnnConvolutionBackwardData) backward_data;
-  decltype(&::cudnnGetConvolutionBackwardFilterAlgorithm_v7) filter_algorithms;
-  decltype(&::cudnnGetConvolutionBackwardFilterWorkspaceSize) filter_bytes;
-  decltype(&::cudnnConvolutionBackwardFilter) backward_filter;
   decltype(&::cudnnBackendCreateDescriptor) create_descriptor;
   decltype(&::cudnnBackendDestroyDescriptor) destroy_descriptor;
   decltype(&::cudnnBackendSetAttribute) set_attribute;
   decltype(&::cudnnBackendGetAttribute) get_attribute;
   decltype(&::cudnnBackendFinalize) finalize;
   decltype(&::cudnnBackendExecute) execute;
+};
+
+/// The library and its handle for the calling thread's current device, which queues on `stream`.
+class DnnHandle {
+ public:
+  /// Throws Failure.
+  DnnHandle(const char* file, cudaStream_t stream);
+  ~DnnHandle();
+  DnnHandle(const DnnHandle&) = delete;
+  DnnHandle& operator=(const DnnHandle&) = delete;
+
+  [[nodiscard]] const DnnLibrary& library() const noexcept { return library_; }
+  [[nodiscard]] cudnnHandle_t native() const noexcept { return native_; }
+  [[nodiscard]] cudaStream_t stream() const noexcept { return stream_; }
+
+ private:
+  DnnLibrary library_;
+  cudaStream_t stream_;
+  cudnnHandle_t native_ = nullptr;
 };
 
 }  // namespace paceline::cuda

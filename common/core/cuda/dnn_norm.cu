@@ -30,9 +30,10 @@ DnnExtent whole(const BatchNorm& s) {
   return DnnExtent::channels_last(s.samples, s.height, s.width, s.channels);
 }
 
-/// One fp32 of each channel.
+/// One fp32 of each channel. Weights and their gradients lie anywhere in their arenas.
 DnnGraph::Tensor channels_of(DnnGraph& graph, const BatchNorm& s, NormNumber number) {
-  return graph.tensor(number, CUDNN_DATA_FLOAT, DnnExtent::channels_last(1, 1, 1, s.channels));
+  return graph.tensor(number, CUDNN_DATA_FLOAT, DnnExtent::channels_last(1, 1, 1, s.channels),
+                      sizeof(float));
 }
 
 NormGraphs::Key key_of(const BatchNorm& s, std::int32_t one, std::int32_t other) {

@@ -80,8 +80,10 @@ class DnnLayer {
   /// Throws Failure where it is not computed on `target`.
   [[nodiscard]] static WorkspacePlan planned(const DnnLibrary& library, const DnnTarget& target,
                                              const Shape& shape) {
-    return {Graphs::forward(library, target, shape).bytes(),
-            Graphs::backward(library, target, shape).bytes()};
+    const DnnPlan forward = Graphs::forward(library, target, shape);
+    const DnnPlan backward = Graphs::backward(library, target, shape);
+    const DnnTraits both = forward.traits().with(backward.traits());
+    return {forward.bytes(), backward.bytes(), both.notes, both.slices};
   }
 
  protected:

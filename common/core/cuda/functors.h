@@ -19,7 +19,7 @@ namespace paceline::cuda {
 template <typename... Lists>
 using Joined = decltype(std::tuple_cat(std::declval<Lists>()...));
 
-/// Run by kernels::for_each: a thread per element.
+/// Run by kernels::for_each: a thread per element, or per packs of them (kernels_each.h).
 using EachFunctors = Joined<
     LayerEachFunctors, TransformerEachFunctors,
     std::tuple<kernels::Multiply, kernels::ClipByNorm, kernels::TrustRatios, kernels::ToWire<Half>,

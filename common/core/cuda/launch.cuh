@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the functors of kernels.h: for_each by a thread per element, for_rows by a warp per row.
+// Runs the functors of kernels.h: for_each by a thread per element or per packs of elements,
+// for_rows by a warp per row.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,12 +9,13 @@
 #include <cstdint>
 #include <tuple>
 
+#include "common/core/kernels_each.h"
 #include "common/core/lane_team.h"
 
 namespace paceline::cuda {
 
 inline constexpr int kThreads = 256;
-/// More blocks than any GPU holds at once; work beyond them is reached by striding.
+/// More blocks than any GPU holds at once; work beyond them is reached by striding, but for packs.
 inline constexpr std::int64_t kMostBlocks = 1 << 16;
 
 struct WarpExchange {
@@ -27,12 +29,8 @@ struct WarpExchange {
 };
 
 template <typename F>
-__global__ void __launch_bounds__(kThreads) each_kernel(std::int64_t n, F f) {
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kThreads;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n;
-       i += stride) {
-    f(i);
-  }
+__global__ void __launch_bounds__(kThreads) each_kernel(std::int64_t n, kernels::PackCut cut, F f) {
+  kernels::run_share(f, n, cut, {blockIdx.x, gridDim.x, static_cast<int>(threadIdx.x), kThreads});
 }
 
 template <typename F>
@@ -55,7 +53,11 @@ int for_each(std::int64_t n, const F& f, void* stream) {
   if (n <= 0) {
     return cudaSuccess;
   }
-  each_kernel<<<blocks_for(n, kThreads), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(n, f);
+  const kernels::PackCut cut = kernels::cut_packs(f, n);
+  const std::int64_t threads = kernels::threads_for<F>(n, cut);
+  const unsigned blocks = cut.packs > 0 ? static_cast<unsigned>((threads + kThreads - 1) / kThreads)
+                                        : blocks_for(threads, kThreads);
+  each_kernel<<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(n, cut, f);
   return cudaGetLastError();
 }
 

@@ -8,21 +8,22 @@
 #include "common/core/kernels_column_gradients.h"
 #include "common/core/kernels_columns.h"
 #include "common/core/kernels_norm.h"
-#include "common/core/kernels_pool.h"
 #include "common/core/kernels_shared_norm.h"
 #include "common/core/kernels_stored.h"
+#include "common/core/kernels_windows.h"
 #include "common/core/stored.h"
 
 namespace paceline::cuda {
 
-/// By a thread per element, or per unit of a functor of columns.
+/// By a thread per element, per packs of them, or per unit of a functor that has units.
 template <typename T>
 using EachOfFormat =
     std::tuple<kernels::BasicAddScaled<T>, kernels::Transposed<T, T>, kernels::BiasActivation<T>,
                kernels::ChannelAverage<T>, kernels::ChannelAverageGradient<T>,
                kernels::MaskedByRelu<T>, kernels::ColumnMoments<T>, kernels::ColumnNormalise<T>,
                kernels::ColumnGradientSums<T>, kernels::ColumnInputGradient<T>,
-               kernels::ColumnBiasSums<T>>;
+               kernels::ColumnBiasSums<T>, kernels::WindowMax<T>, kernels::WindowMaxGather<T>,
+               kernels::MaxPoolSpread<T>>;
 
 using LayerEachFunctors = decltype(std::tuple_cat(
     EachOfFormat<float>{}, EachOfFormat<Half>{}, EachOfFormat<Bfloat>{},
@@ -34,14 +35,9 @@ using LayerEachFunctors = decltype(std::tuple_cat(
                kernels::NormParameterGradient>{}));
 
 /// By a warp per row.
-template <typename T>
-using RowsOfFormat = std::tuple<kernels::BasicMaxPoolForward<T>, kernels::BasicMaxPoolBackward<T>,
-                                kernels::BasicWindowMaxForward<T>, kernels::WindowMaxGather<T>,
-                                kernels::BasicSoftmaxCrossEntropy<T>>;
-
-using LayerRowFunctors = decltype(std::tuple_cat(
-    RowsOfFormat<float>{}, RowsOfFormat<Half>{}, RowsOfFormat<Bfloat>{},
-    std::tuple<kernels::MergedMoments, kernels::MergedSums, kernels::MergedBias, kernels::LossParts,
-               kernels::LossTotal>{}));
+using LayerRowFunctors =
+    std::tuple<kernels::BasicSoftmaxCrossEntropy<float>, kernels::BasicSoftmaxCrossEntropy<Half>,
+               kernels::BasicSoftmaxCrossEntropy<Bfloat>, kernels::MergedMoments,
+               kernels::MergedSums, kernels::MergedBias, kernels::LossParts, kernels::LossTotal>;
 
 }  // namespace paceline::cuda

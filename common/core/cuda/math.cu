@@ -6,7 +6,7 @@
 
 #include "common/core/cuda/blas_math.h"
 #include "common/core/cuda/dnn_attention.h"
-#include "common/core/cuda/dnn_math.h"
+#include "common/core/cuda/dnn_conv.h"
 #include "common/core/cuda/dnn_norm.h"
 #include "common/core/cuda/dnn_pool.h"
 
@@ -19,20 +19,18 @@ class Math {
  public:
   Math(const MathOptions& options, cudaStream_t stream)
       : tf32_(options.tf32 != 0),
+        tune_(options.tune != 0),
         stream_(stream),
         dnn_file_(options.dnn_library != nullptr ? options.dnn_library : ""),
         workspace_(stream),
         blas_(options.blas_library, tf32_, stream) {}
 
   void matmul(const Matmul& product) { blas_.matmul(product, workspace_); }
-  [[nodiscard]] DnnMath& convolutions() {
-    if (dnn_ == nullptr) {
-      if (dnn_file_.empty()) {
-        throw Failure{kNoLibrary, "no cuDNN was named"};
-      }
-      dnn_ = std::make_unique<DnnMath>(dnn_file_.c_str(), tf32_, stream_);
+  [[nodiscard]] DnnConv& convolutions() {
+    if (convolutions_ == nullptr) {
+      convolutions_ = std::make_unique<DnnConv>(dnn(), tf32_, tune_);
     }
-    return *dnn_;
+    return *convolutions_;
   }
   [[nodiscard]] DnnAttention& attention() { return of_dnn(attention_); }
   [[nodiscard]] DnnNorm& norms() { return of_dnn(norms_); }
@@ -51,21 +49,31 @@ class Math {
   [[nodiscard]] std::size_t bytes() const noexcept { return workspace_.bytes() + blas_.bytes(); }
 
  private:
+  const DnnHandle& dnn() {
+    if (dnn_ == nullptr) {
+      if (dnn_file_.empty()) {
+        throw Failure{kNoLibrary, "no cuDNN was named"};
+      }
+      dnn_ = std::make_unique<DnnHandle>(dnn_file_.c_str(), stream_);
+    }
+    return *dnn_;
+  }
   template <typename Part>
   Part& of_dnn(std::unique_ptr<Part>& part) {
     if (part == nullptr) {
-      const DnnMath& dnn = convolutions();
-      part = std::make_unique<Part>(dnn.library(), dnn.handle());
+      part = std::make_unique<Part>(dnn().library(), dnn().native());
     }
     return *part;
   }
 
   bool tf32_;
+  bool tune_;
   cudaStream_t stream_;
   std::string dnn_file_;
   Workspace workspace_;
   BlasMath blas_;
-  std::unique_ptr<DnnMath> dnn_;
+  std::unique_ptr<DnnHandle> dnn_;
+  std::unique_ptr<DnnConv> convolutions_;
   std::unique_ptr<DnnAttention> attention_;
   std::unique_ptr<DnnNorm> norms_;
   std::unique_ptr<DnnPool> pools_;
@@ -94,7 +102,7 @@ int matmul(void* math, const Matmul* product) {
 int convolve(void* math, const Convolution* shape, const void* x, const void* filter, void* y) {
   return guarded([&] {
     Math& used = math_of(math);
-    used.convolutions().convolve(*shape, x, filter, y, used.workspace());
+    used.convolutions().forward(*shape, x, filter, y, used.workspace());
   });
 }
 
@@ -188,6 +196,15 @@ int plan_with(const MathOptions* options, const char* device, const Shape* shape
   });
 }
 
+int plan_convolution(const MathOptions* options, const char* device, const Convolution* shape,
+                     WorkspacePlan* plan) {
+  *plan = {};
+  return guarded([&] {
+    const DnnLibrary library(options->dnn_library);
+    *plan = DnnConv::planned(library, DnnTarget(library, device), *shape, options->tf32 != 0);
+  });
+}
+
 std::size_t workspace_bytes(const void* math) {
   return static_cast<const Math*>(math)->bytes();
 }
@@ -212,6 +229,7 @@ constinit const MathApi kMathApi{create,
                                  pool_gradient,
                                  plan_with<DnnNorm, BatchNorm>,
                                  plan_with<DnnPool, Pool>,
+                                 plan_convolution,
                                  workspace_bytes};
 
 }  // namespace paceline::cuda

@@ -11,7 +11,8 @@
 namespace paceline::cuda {
 
 struct MathOptions {
-  std::int32_t tf32;         ///< fp32 products may run on tensor cores in TF32
+  std::int32_t tf32;  ///< fp32 products may run on tensor cores in TF32
+  std::int32_t tune;  ///< cuDNN's proposals for a convolution are timed, the fastest is taken
   const char* blas_library;  ///< file of libcublasLt, 12 or 13; borrowed during the call
   const char* dnn_library;   ///< of libcudnn, 9; opened when first needed; null: never
 };
@@ -111,19 +112,26 @@ struct Pool {
 
 /// A Math's workspace from its first product on.
 inline constexpr std::size_t kProductWorkspace = std::size_t{32} << 20;
-/// An algorithm for a convolution that wants more is not taken.
+/// What computes a convolution and wants more is not taken.
 inline constexpr std::size_t kMostConvolutionWorkspace = std::size_t{1} << 30;
 
-/// Bytes that two directions take of the workspace.
+/// The tensors of a batch norm or a pool begin at a multiple of so many bytes; gamma, beta, mean,
+/// inverse and their gradients at one of sizeof(float).
+inline constexpr std::size_t kLayerAlignment = 16;
+
+/// Bytes that a layer and its gradient take of the workspace; of two gradients the more.
 struct WorkspacePlan {
   std::size_t workspace;
   std::size_t gradient_workspace;
+  std::uint32_t notes;  ///< of any engine, each as 1 << cudnnBackendNumericalNote_t
+  std::int64_t slices;  ///< most that an engine splits a sum into, to add them at last; 1: none
 };
 
 /// A Math is made for the calling thread's current device and used by one thread at a time; work is
 /// queued on `stream`, and its workspace is reused from call to call, so all calls of one Math take
 /// the same stream. It remembers the plan of every shape that it has seen. Equal calls give equal
-/// bits (but see Attention): neither atomic sums nor sums in 16 bits.
+/// bits (but see Attention): neither atomic sums nor sums in 16 bits. When it tunes, the first call
+/// for a convolution's shape waits for the stream, and another Math may choose another plan.
 struct MathApi {
   int (*create)(void** math, const MathOptions* options, void* stream);
   int (*destroy)(void* math);
@@ -169,6 +177,8 @@ struct MathApi {
                    WorkspacePlan* plan);
   int (*plan_pool)(const MathOptions* options, const char* device, const Pool* shape,
                    WorkspacePlan* plan);
+  int (*plan_convolution)(const MathOptions* options, const char* device, const Convolution* shape,
+                          WorkspacePlan* plan);
   std::size_t (*workspace_bytes)(const void* math);  ///< held now, which is the most so far
 };
 

@@ -11,7 +11,7 @@
 
 namespace paceline::cuda {
 
-/// By a thread per element.
+/// By a thread per element, per packs of them, or per unit of a functor that has units.
 template <typename T>
 using TransformerEach =
     std::tuple<kernels::BasicGelu<T>, kernels::BasicGeluGradient<T>, kernels::SplitHeads<T>,

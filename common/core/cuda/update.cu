@@ -11,12 +11,12 @@ int update(const OptimizerSpec* spec, const UpdateInfo* info,
            const kernels::UpdateOperands* operands, std::int64_t count, void* stream) {
   int status = kSuccess;
   if (operands->tensors.pieces != nullptr) {
-    kernels::with_tensor_rule(*operands, *spec, *info,
-                              [&](const auto& rule) { status = for_rows(count, rule, stream); });
+    kernels::with_guarded_tensor_rule(
+        *operands, *spec, *info, [&](const auto& rule) { status = for_rows(count, rule, stream); });
     return status;
   }
-  kernels::with_update_rule(*operands, *spec, *info,
-                            [&](const auto& rule) { status = for_each(count, rule, stream); });
+  kernels::with_guarded_update_rule(
+      *operands, *spec, *info, [&](const auto& rule) { status = for_each(count, rule, stream); });
   return status;
 }
 

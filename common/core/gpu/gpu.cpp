@@ -214,7 +214,10 @@ void* Gpu::math() {
     const CudaLibraries& libraries = module_.libraries();
     const std::string blas = libraries.blas();
     const std::string dnn = libraries.dnn();
-    const cuda::MathOptions options{options_.tf32 ? 1 : 0, blas.c_str(), dnn.c_str()};
+    const cuda::MathOptions options{.tf32 = options_.tf32 ? 1 : 0,
+                                    .tune = options_.tune ? 1 : 0,
+                                    .blas_library = blas.c_str(),
+                                    .dnn_library = dnn.c_str()};
     check(api_.math.create(&math_, &options, stream_.native()),
           fmt::format("opening {} and {}", blas, dnn));
   }

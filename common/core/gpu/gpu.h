@@ -119,6 +119,7 @@ enum class LayerEngine : std::uint8_t {
 struct GpuOptions {
   int index = 0;      ///< among module.devices()
   bool tf32 = false;  ///< fp32 products on tensor cores
+  bool tune = false;  ///< cuDNN's proposals for a convolution are timed, the fastest is taken
   Fusing attention = Fusing::ordered;
   LayerEngine norm = LayerEngine::own;  ///< of batch norms in training that no ranks share
   LayerEngine pool = LayerEngine::own;

@@ -110,9 +110,8 @@ void GpuAttention::split(std::int64_t samples, std::int64_t parts, const float* 
                          float* apart) const {
   context_->with_format([&]<typename T>(T) {
     const kernels::HeadLayout heads{samples, shape_.positions, parts, shape_.heads, head_width()};
-    context_->gpu().each(heads.elements(),
-                         kernels::SplitHeads<T>{as_stored<T>(together), as_stored<T>(apart), heads},
-                         "splitting heads");
+    const kernels::SplitHeads<T> splitting{as_stored<T>(together), as_stored<T>(apart), heads};
+    context_->gpu().each(splitting.units(), splitting, "splitting heads");
   });
 }
 
@@ -120,9 +119,8 @@ void GpuAttention::join(std::int64_t samples, std::int64_t parts, const float* a
                         float* together) const {
   context_->with_format([&]<typename T>(T) {
     const kernels::HeadLayout heads{samples, shape_.positions, parts, shape_.heads, head_width()};
-    context_->gpu().each(heads.elements(),
-                         kernels::JoinHeads<T>{as_stored<T>(apart), as_stored<T>(together), heads},
-                         "joining heads");
+    const kernels::JoinHeads<T> joining{as_stored<T>(apart), as_stored<T>(together), heads};
+    context_->gpu().each(joining.units(), joining, "joining heads");
   });
 }
 

@@ -27,7 +27,7 @@ using GpuContextPtr = std::shared_ptr<GpuContext>;
 /// computed_by_dnn in gpu_parts.h for what it throws. Running statistics (ForwardPass::buffers) are
 /// in the device's memory. sync_batch brings its statistics to the host for the reducer and back,
 /// so it waits for the GPU in forward and in backward, unless the reducer sums on the device
-/// (StatisticsReducer::on_device, sync=nccl); the other kinds never do.
+/// (StatisticsReducer::on_device, with NCCL); the other kinds never do.
 [[nodiscard]] std::unique_ptr<Layer> make_gpu_norm(GpuContextPtr context, std::string name,
                                                    SampleShape input, const NormSetup& setup);
 /// Pools: likewise with Gpu::pool(), in evaluation too.

@@ -188,13 +188,15 @@ class GpuBatchNorm : public GpuNorm {
   [[nodiscard]] kernels::ColumnParts cut_of(std::int64_t samples) const override {
     return cut_columns(1, samples * positions(), channels());
   }
+  /// What the gradient's means are over, where others than find_statistics() found the statistics.
+  void set_count(std::int64_t rows) noexcept { count_ = static_cast<double>(rows); }
 
   void find_statistics(const ForwardPass& pass, const kernels::ColumnParts& cut,
                        const Scratch& scratch) override {
     if (cut.rows > 0) {
       take_moments(pass, cut, scratch);
     }
-    count_ = static_cast<double>(cut.rows);
+    set_count(cut.rows);
     const kernels::BatchStatistics own{scratch.first, scratch.second,   mean(),
                                        inverse(cut),  pass.buffers,     channels(),
                                        count_,        setup().momentum, kNormEpsilon};
@@ -292,14 +294,17 @@ class GpuDnnBatchNorm final : public GpuBatchNorm {
   void forward(const ForwardPass& pass) override {
     addend_ = pass.addend != nullptr;
     const cuda::BatchNorm shape = whole(pass.samples);
-    by_dnn_ = pass.training && computed_by_dnn(context(), gpu().norm(), obstacle(shape), *this,
-                                               pass.samples, "cuda.norm");
+    const char* const lies = misaligned({pass.input, pass.addend, pass.output});
+    by_dnn_ = pass.training &&
+              computed_by_dnn(context(), gpu().norm(), lies != nullptr ? lies : obstacle(shape),
+                              *this, pass.samples, "cuda.norm");
     if (!by_dnn_) {
       GpuBatchNorm::forward(pass);
       return;
     }
     reserve(pass.samples);
     const kernels::ColumnParts cut = cut_of(pass.samples);
+    set_count(cut.rows);
     gpu().check(
         context().math().normalise(gpu().math(), &shape, pass.input, pass.addend, pass.weights,
                                    pass.weights + channels(), pass.output, mean(), inverse(cut)),
@@ -313,7 +318,8 @@ class GpuDnnBatchNorm final : public GpuBatchNorm {
 
   /// An addend's gradient is the masked one, so that is stored; else cuDNN masks as it reads.
   void backward(const BackwardPass& pass) override {
-    if (!by_dnn_ || pass.d_input == nullptr) {
+    if (!by_dnn_ || pass.d_input == nullptr ||
+        misaligned({pass.d_output, pass.d_input}) != nullptr) {
       GpuBatchNorm::backward(pass);
       return;
     }

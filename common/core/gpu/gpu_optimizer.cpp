@@ -59,8 +59,9 @@ GpuOptimizer::GpuOptimizer(Gpu& gpu, GpuStream& stream, const OptimizerSpec& spe
   }
 }
 
-void GpuOptimizer::queue(const UpdateInfo& info, const kernels::UpdateOperands& operands,
+void GpuOptimizer::queue(const UpdateInfo& info, kernels::UpdateOperands operands,
                          std::int64_t count) {
+  operands.squares = squares_;
   gpu_.check(gpu_.api().update(&spec_, &info, &operands, count, stream_.native()),
              "updating weights");
 }
@@ -101,6 +102,12 @@ void GpuOptimizer::update_ranges(std::size_t b, const UpdateInfo& info, float* w
     queue(info, {w, w, gradients + range.begin, moment(0, begin), moment(1, begin)},
           static_cast<std::int64_t>(range.size()));
     begin += range.size();
+  }
+}
+
+void GpuOptimizer::was_left_out() noexcept {
+  for (std::int64_t& updates : updates_) {
+    --updates;
   }
 }
 

@@ -39,6 +39,12 @@ class GpuOptimizer {
   void update(BucketId b, std::span<float> weights, std::span<const float> gradients, float lr,
               float scale);
 
+  /// From now on the device leaves out an update, and LAMB's directions, while *squares is inf or
+  /// NaN. Device memory that outlives it.
+  void leave_out_unless_finite(const float* squares) noexcept { squares_ = squares; }
+  /// The last update of every bucket was left out: it does not count in what comes.
+  void was_left_out() noexcept;
+
   [[nodiscard]] std::size_t state_bytes() const noexcept { return state_.values().size_bytes(); }
   /// While nothing is queued; through the host, as Optimizer does.
   void save(StateWriter& writer) const;
@@ -53,7 +59,7 @@ class GpuOptimizer {
   };
 
   /// `count` elements, or pieces where there are ratios.
-  void queue(const UpdateInfo& info, const kernels::UpdateOperands& operands, std::int64_t count);
+  void queue(const UpdateInfo& info, kernels::UpdateOperands operands, std::int64_t count);
   void update_ranges(std::size_t b, const UpdateInfo& info, float* weights, const float* gradients);
   /// Moment `index` from element `begin` on; null: the rule has none.
   [[nodiscard]] float* moment(std::size_t index, std::size_t begin) const noexcept {
@@ -70,6 +76,7 @@ class GpuOptimizer {
   std::vector<std::size_t> begins_;  ///< of each bucket in a moment
   std::vector<std::int64_t> updates_;
   std::optional<GpuTrustRatios> ratios_;
+  const float* squares_ = nullptr;
 };
 
 /// The sum of squares of the mean gradient, in device memory. Queues on `stream`.

@@ -43,6 +43,15 @@ void queue_relu_mask(const GpuContext& context, const Layer& layer, const Backwa
   });
 }
 
+const char* misaligned(std::initializer_list<const void*> tensors) noexcept {
+  for (const void* tensor : tensors) {
+    if (reinterpret_cast<std::uintptr_t>(tensor) % cuda::kLayerAlignment != 0) {
+      return "its activations do not begin at multiples of 16 bytes";
+    }
+  }
+  return nullptr;
+}
+
 bool computed_by_dnn(const GpuContext& context, LayerEngine engine, const char* obstacle,
                      const Layer& layer, std::int64_t samples, std::string_view key) {
   if (obstacle == nullptr) {

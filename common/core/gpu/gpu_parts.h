@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <string_view>
 
 #include "common/core/gpu/gpu_context.h"
@@ -17,6 +18,9 @@ namespace paceline {
                                                std::int64_t columns);
 /// The same batch in parts for what changes its elements: more of them, and no bit depends on it.
 [[nodiscard]] kernels::ColumnParts cut_elements(const kernels::ColumnParts& sums);
+
+/// Why cuDNN's batch norms and pools do not take these tensors (null ones aside), or null.
+[[nodiscard]] const char* misaligned(std::initializer_list<const void*> tensors) noexcept;
 
 /// Whether cuDNN computes a layer where `engine` is asked to; `obstacle` is cuDNN's reason why not,
 /// null where there is none. Throws Error naming the layer, its shape for `samples`, the reason,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/core/gpu/gpu_layers.h"
 #include "common/core/gpu/gpu_parts.h"
-#include "common/core/kernels_stored.h"
+#include "common/core/kernels_windows.h"
 
 namespace paceline {
 
@@ -21,8 +21,7 @@ class DnnPooling {
   bool forward(const Layer& layer, const ForwardPass& pass, std::uint8_t* winners) {
     shape_.samples = pass.samples;
     used_ = context_.gpu().pool() != LayerEngine::own &&
-            computed_by_dnn(context_, context_.gpu().pool(),
-                            context_.math().pool_obstacle(context_.gpu().math(), &shape_), layer,
+            computed_by_dnn(context_, context_.gpu().pool(), obstacle(pass, winners), layer,
                             pass.samples, "cuda.pool");
     if (used_) {
       context_.gpu().check(
@@ -31,19 +30,25 @@ class DnnPooling {
     }
     return used_;
   }
-  /// Of the forward before, of which it answers as that did.
+  /// Of the forward before; false as well where its gradients are misaligned.
   [[nodiscard]] bool backward(const Layer& layer, const BackwardPass& pass,
                               const std::uint8_t* winners) const {
-    if (used_) {
-      context_.gpu().check(context_.math().pool_gradient(context_.gpu().math(), &shape_,
-                                                         pass.d_output, winners, pass.d_input),
-                           layer.name());
+    if (!used_ || misaligned({pass.d_output, pass.d_input}) != nullptr) {
+      return false;
     }
-    return used_;
+    context_.gpu().check(context_.math().pool_gradient(context_.gpu().math(), &shape_,
+                                                       pass.d_output, winners, pass.d_input),
+                         layer.name());
+    return true;
   }
   [[nodiscard]] bool used() const noexcept { return used_; }
 
  private:
+  [[nodiscard]] const char* obstacle(const ForwardPass& pass, const std::uint8_t* winners) const {
+    const char* const lies = misaligned({pass.input, pass.output, winners});
+    return lies != nullptr ? lies : context_.math().pool_obstacle(context_.gpu().math(), &shape_);
+  }
+
   const GpuContext& context_;
   cuda::Pool shape_;
   bool used_ = false;
@@ -129,9 +134,9 @@ class GpuMaxPool final : public GpuPool {
       return;
     }
     context().with_format([&]<typename T>(T) {
-      const kernels::BasicMaxPoolForward<T> row{as_stored<T>(pass.input), as_stored<T>(pass.output),
-                                                winner, geometry()};
-      context().gpu().rows(pass.samples * output_shape().height, row, name());
+      const kernels::WindowMax<T> unit{as_stored<T>(pass.input), as_stored<T>(pass.output), winner,
+                                       windows()};
+      context().gpu().each(unit.units(pass.samples), unit, name());
     });
   }
 
@@ -146,10 +151,10 @@ class GpuMaxPool final : public GpuPool {
       return;
     }
     context().with_format([&]<typename T>(T) {
-      const kernels::BasicMaxPoolBackward<T> row{
+      const kernels::MaxPoolSpread<T> unit{
           as_stored<T>(pass.output),  winners(),  as_stored<T>(pass.d_output),
           as_stored<T>(pass.d_input), geometry(), after_relu_};
-      context().gpu().rows(pass.samples * output_shape().height, row, name());
+      context().gpu().each(unit.units(pass.samples), unit, name());
     });
   }
 
@@ -159,6 +164,10 @@ class GpuMaxPool final : public GpuPool {
   }
   [[nodiscard]] kernels::PoolGeometry geometry() const noexcept {
     return {input_shape().height, input_shape().width, input_shape().channels};
+  }
+  [[nodiscard]] kernels::WindowGeometry windows() const noexcept {
+    const SampleShape& in = input_shape();
+    return {in.height, in.width, in.channels, in.height / 2, in.width / 2, 2, 2, 0};
   }
   bool after_relu_;
 };
@@ -182,9 +191,9 @@ class GpuWindowMaxPool final : public GpuPool {
       return;
     }
     context().with_format([&]<typename T>(T) {
-      const kernels::BasicWindowMaxForward<T> row{as_stored<T>(pass.input),
-                                                  as_stored<T>(pass.output), winner, geometry_};
-      context().gpu().rows(pass.samples * geometry_.rows, row, name());
+      const kernels::WindowMax<T> unit{as_stored<T>(pass.input), as_stored<T>(pass.output), winner,
+                                       geometry_};
+      context().gpu().each(unit.units(pass.samples), unit, name());
     });
   }
 
@@ -193,9 +202,9 @@ class GpuWindowMaxPool final : public GpuPool {
       return;
     }
     context().with_format([&]<typename T>(T) {
-      const kernels::WindowMaxGather<T> row{winners(), as_stored<T>(pass.d_output),
-                                            as_stored<T>(pass.d_input), geometry_};
-      context().gpu().rows(pass.samples * geometry_.height, row, name());
+      const kernels::WindowMaxGather<T> unit{winners(), as_stored<T>(pass.d_output),
+                                             as_stored<T>(pass.d_input), geometry_};
+      context().gpu().each(unit.units(pass.samples), unit, name());
     });
   }
 
@@ -225,7 +234,7 @@ class GpuGlobalAverage final : public Layer {
     context_->with_format([&]<typename T>(T) {
       const kernels::ChannelAverage<T> mean{as_stored<T>(pass.input), as_stored<T>(pass.output),
                                             positions(), input_shape().channels};
-      context_->gpu().each(pass.samples * input_shape().channels, mean, name());
+      context_->gpu().each(mean.units(pass.samples), mean, name());
     });
   }
 
@@ -237,7 +246,7 @@ class GpuGlobalAverage final : public Layer {
       const kernels::ChannelAverageGradient<T> spread{as_stored<T>(pass.d_output),
                                                       as_stored<T>(pass.d_input), positions(),
                                                       input_shape().channels};
-      context_->gpu().each(pass.samples * input_shape().elements(), spread, name());
+      context_->gpu().each(spread.units(pass.samples), spread, name());
     });
   }
 

@@ -36,12 +36,14 @@ class GpuTokenEmbedding final : public Layer {
   void forward(const ForwardPass& pass) override {
     tied_->tokens = pass.weights;
     context_->with_format([&]<typename T>(T) {
-      context_->gpu().each(
-          pass.samples * output_shape().elements(),
-          kernels::EmbedTokens<T>{pass.input, pass.weights, pass.weights + token_elements(),
-                                  as_stored<T>(pass.output), shape_.vocabulary, shape_.positions,
-                                  shape_.width},
-          name());
+      const kernels::EmbedTokens<T> embed{pass.input,
+                                          pass.weights,
+                                          pass.weights + token_elements(),
+                                          as_stored<T>(pass.output),
+                                          shape_.vocabulary,
+                                          shape_.positions,
+                                          shape_.width};
+      context_->gpu().each(embed.units(pass.samples * shape_.positions), embed, name());
     });
   }
 

@@ -103,6 +103,7 @@ cuda::MathApi refusing_math() {
   math.pool_gradient = refuse;
   math.plan_norm = refuse;
   math.plan_pool = refuse;
+  math.plan_convolution = refuse;
   math.workspace_bytes = no_workspace;
   return math;
 }

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ring/gpu_single.h"
 
-#include <fmt/format.h>
-
 #include <optional>
 
-#include "common/base/error.h"
 #include "ring/gpu_updates.h"
 
 namespace paceline {
@@ -27,24 +24,15 @@ class GpuSingleSynchronizer final : public Synchronizer {
     return {Consistency::synchronous, UpdatePlace::worker, false};
   }
 
-  [[nodiscard]] MemoryUse memory() const noexcept override {
-    const std::size_t arena = plan_.elements() * sizeof(float);
-    return {arena, arena, updates_->optimizer().state_bytes(), updates_->bytes(), 0};
-  }
+  [[nodiscard]] MemoryUse memory() const noexcept override { return updates_->memory(); }
 
   ReplicaView bind(const BucketPlan& plan, Device& device, const OptimizerSpec& spec,
                    std::span<const float> init) override {
-    if (init.size() != plan.elements()) {
-      throw Error(fmt::format("{} initial weights for a plan of {}", init.size(), plan.elements()));
-    }
     gpu_ = &as_gpu(device);
     plan_ = plan;
-    weights_ = device.allocate(plan.elements(), "the weights");
-    gradients_ = device.allocate(plan.elements(), "the gradients");
-    device.upload(init, weights_->values());
-    const ReplicaView view{weights_->values(), gradients_->values()};
-    updates_.emplace(*gpu_, gpu_->stream(), shares_, plan_, spec, view);
-    return view;
+    arenas_.emplace(device, plan, init);
+    updates_.emplace(*gpu_, gpu_->stream(), shares_, plan_, spec, arenas_->view());
+    return arenas_->view();
   }
 
   void begin_step(const StepInfo& info) override {
@@ -76,8 +64,7 @@ class GpuSingleSynchronizer final : public Synchronizer {
   BucketPlan plan_;
   StepInfo step_;
   UpdateShares shares_;
-  std::unique_ptr<DeviceArena> weights_;
-  std::unique_ptr<DeviceArena> gradients_;
+  std::optional<GpuArenas> arenas_;
   std::optional<GpuUpdates> updates_;
 };
 

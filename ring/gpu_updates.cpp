@@ -1,10 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ring/gpu_updates.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <utility>
 
+#include "common/base/error.h"
+
 namespace paceline {
+
+GpuArenas::GpuArenas(Device& device, const BucketPlan& plan, std::span<const float> init) {
+  if (init.size() != plan.elements()) {
+    throw Error(fmt::format("{} initial weights for a plan of {}", init.size(), plan.elements()));
+  }
+  weights_ = device.allocate(plan.elements(), "the weights");
+  gradients_ = device.allocate(plan.elements(), "the gradients");
+  device.upload(init, weights_->values());
+}
 
 GpuUpdates::GpuUpdates(Gpu& gpu, GpuStream& stream, UpdateShares& shares, const BucketPlan& plan,
                        const OptimizerSpec& spec, const ReplicaView& arenas)
@@ -55,9 +68,12 @@ void GpuUpdates::warm_up() {
   }
 }
 
-std::size_t GpuUpdates::bytes() const noexcept {
+MemoryUse GpuUpdates::memory() const noexcept {
   const GpuTrustRatios* const ratios = optimizer_->ratios();
-  return (norm_ ? norm_->bytes() : 0) + (ratios != nullptr ? ratios->bytes() : 0);
+  const std::size_t norms =
+      (norm_ ? norm_->bytes() : 0) + (ratios != nullptr ? ratios->bytes() : 0);
+  return {arenas_.weights.size_bytes(), arenas_.gradients.size_bytes(), optimizer_->state_bytes(),
+          norms, 0};
 }
 
 void GpuUpdates::finish(BucketId b, const StepInfo& step) {

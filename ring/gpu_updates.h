@@ -16,6 +16,19 @@
 
 namespace paceline {
 
+/// A rank's weights and gradients in a device's memory.
+class GpuArenas {
+ public:
+  /// Weights become `init`, gradients 0. Throws Error where init is not of the plan's size, or for
+  /// want of memory.
+  GpuArenas(Device& device, const BucketPlan& plan, std::span<const float> init);
+  [[nodiscard]] ReplicaView view() const { return {weights_->values(), gradients_->values()}; }
+
+ private:
+  std::unique_ptr<DeviceArena> weights_;
+  std::unique_ptr<DeviceArena> gradients_;
+};
+
 /// Which part of the weights this rank updates, and what ranks tell each other for that. Of one
 /// rank, which updates all and tells nobody. Queues on one stream; spans are device memory.
 class UpdateShares {
@@ -71,8 +84,8 @@ class GpuUpdates {
   [[nodiscard]] int take_skipped() noexcept { return std::exchange(skipped_, 0); }
   [[nodiscard]] GpuOptimizer& optimizer() noexcept { return *optimizer_; }
   [[nodiscard]] const GpuOptimizer& optimizer() const noexcept { return *optimizer_; }
-  /// For norms.
-  [[nodiscard]] std::size_t bytes() const noexcept;
+  /// With the arenas.
+  [[nodiscard]] MemoryUse memory() const noexcept;
 
  private:
   void update(BucketId b, float lr, float scale);

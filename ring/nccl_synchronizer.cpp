@@ -78,16 +78,13 @@ class NcclSynchronizer final : public Synchronizer {
   }
 
   [[nodiscard]] MemoryUse memory() const noexcept override {
-    const std::size_t arena = plan_.elements() * sizeof(float);
-    return {arena, arena, updates_->optimizer().state_bytes(), staging_.size() + updates_->bytes(),
-            0};
+    MemoryUse use = updates_->memory();
+    use.staging += staging_.size();
+    return use;
   }
 
   ReplicaView bind(const BucketPlan& plan, Device& device, const OptimizerSpec& spec,
                    std::span<const float> init) override {
-    if (init.size() != plan.elements()) {
-      throw Error(fmt::format("{} initial weights for a plan of {}", init.size(), plan.elements()));
-    }
     gpu_ = &as_gpu(device);
     plan_ = plan;
     spec_ = spec;
@@ -96,9 +93,7 @@ class NcclSynchronizer final : public Synchronizer {
     check_own_gpu(user, *gpu_, context_.workers);
     check_same_plan(plan, context_.workers);
     stream_.emplace(*gpu_, "of NCCL", true);
-    weights_ = device.allocate(plan.elements(), "the weights");
-    gradients_ = device.allocate(plan.elements(), "the gradients");
-    device.upload(init, weights_->values());
+    arenas_.emplace(device, plan, init);
     connect();
     take_memory();
     warm_up();
@@ -106,7 +101,7 @@ class NcclSynchronizer final : public Synchronizer {
       statistics_.emplace(*gpu_, *stream_, *comms_, *monitor_, step_);
       context_.statistics->use(&*statistics_);
     }
-    return view();
+    return arenas_->view();
   }
 
   void begin_step(const StepInfo& info) override {
@@ -179,8 +174,6 @@ class NcclSynchronizer final : public Synchronizer {
   }
 
  private:
-  [[nodiscard]] ReplicaView view() const { return {weights_->values(), gradients_->values()}; }
-
   [[nodiscard]] bool sharded() const { return config_.sync == "sharded"; }
 
   [[nodiscard]] ShardState shard() const {
@@ -205,7 +198,7 @@ class NcclSynchronizer final : public Synchronizer {
   }
 
   void take_memory() {
-    updates_.emplace(*gpu_, *stream_, *sum_, plan_, spec_, view());
+    updates_.emplace(*gpu_, *stream_, *sum_, plan_, spec_, arenas_->view());
     if (wire_ != Precision::fp32) {
       staging_ = GpuMemory(*gpu_, largest_of(plan_) * sizeof(std::uint16_t), "16-bit gradients");
     }
@@ -220,15 +213,15 @@ class NcclSynchronizer final : public Synchronizer {
   void warm_up() {
     for (BucketId b = 0; b < plan_.count(); ++b) {
       sum(b);
-      sum_->share(part(*weights_, b));
+      sum_->share(part(arenas_->view().weights, b));
     }
     updates_->warm_up();
     quiesce();
     static_cast<void>(monitor_->take_seconds());
   }
 
-  [[nodiscard]] std::span<float> part(DeviceArena& arena, BucketId b) const {
-    return arena.values().subspan(plan_[b].begin, plan_[b].size());
+  [[nodiscard]] std::span<float> part(std::span<float> arena, BucketId b) const {
+    return arena.subspan(plan_[b].begin, plan_[b].size());
   }
 
   void launch(BucketId b) {
@@ -247,7 +240,7 @@ class NcclSynchronizer final : public Synchronizer {
 
   /// Bucket b's gradients become their sum over ranks.
   void sum(BucketId b) {
-    const std::span<float> gradient = part(*gradients_, b);
+    const std::span<float> gradient = part(arenas_->view().gradients, b);
     if (gradient.empty()) {
       return;
     }
@@ -293,8 +286,7 @@ class NcclSynchronizer final : public Synchronizer {
   std::vector<BucketId> deferred_;
 
   std::optional<GpuStream> stream_;
-  std::unique_ptr<DeviceArena> weights_;
-  std::unique_ptr<DeviceArena> gradients_;
+  std::optional<GpuArenas> arenas_;
   GpuMemory staging_;
   std::optional<WireOverflow> overflow_;
   std::optional<GpuUpdates> updates_;

@@ -89,7 +89,7 @@ std::vector<std::string> changed_keys(const Config& config) {
 std::string configuration_markdown() {
   std::string out =
       "# Configuration\n\n"
-      "Generated from the table in `common/config/schema.cpp`; do not edit.\n\n"
+      "Generated from the tables in `common/config/keys_*.cpp`; do not edit.\n\n"
       "Keys are set in a TOML file (`--config FILE`) and by `key=value` arguments, which win over "
       "the file;\n`--print-config` shows what results. In a file, `train.batch` may be written "
       "as\n\n"

@@ -175,7 +175,7 @@ class JobHub::Impl final : public JobConnection::Listener {
   }
 
   [[nodiscard]] std::optional<JobEnd> refusal(const Hello& hello) const {
-    const std::optional<JobEnd> mistake = mistake_in(hello, spec_, port_);
+    std::optional<JobEnd> mistake = mistake_in(hello, spec_, port_);
     if (failure_ && !(mistake && mistake->kind == EndKind::other_job)) {
       return failure_;
     }

@@ -164,6 +164,7 @@ Summary describe_run(const WorkerContext& context, const Backend& backend) {
   summary.servers = backend.traits.updates_at == UpdatePlace::server ? config.ps.servers : 0;
   summary.seed = config.seed;
   summary.target_accuracy = config.train.target_accuracy;
+  summary.collectives = collectives_of(config);
   return summary;
 }
 

@@ -134,6 +134,13 @@ bool sums_by_nccl(const Config& config) {
   return who == "nccl" || (who == "auto" && !unable(config));
 }
 
+std::optional<std::string> collectives_of(const Config& config) {
+  if (sums_by_nccl(config)) {
+    return "nccl";
+  }
+  return has_choice(config) ? std::optional<std::string>("host") : std::nullopt;
+}
+
 std::string collectives_note(const Config& config) {
   if (!has_choice(config)) {
     return {};

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 
 #include "common/core/cuda_module.h"
@@ -18,6 +19,9 @@ namespace paceline {
 /// sync=hierarchical and sync=sharded as cuda.collectives says; auto is NCCL unless a setting needs
 /// the host. The configuration alone decides, so that all ranks decide alike.
 [[nodiscard]] bool sums_by_nccl(const Config& config);
+
+/// Who sums the gradients, "nccl" or "host", where NCCL could; empty where it cannot.
+[[nodiscard]] std::optional<std::string> collectives_of(const Config& config);
 
 /// One line that says who sums, and which setting made it the host; empty where cuda.collectives
 /// has no say.

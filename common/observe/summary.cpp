@@ -203,6 +203,7 @@ void describe(Visitor& visitor, S& s) {
   visitor.field("peak_rss_bytes", s.peak_rss_bytes);
   visitor.added("peak_device_bytes", s.peak_device_bytes);
   visitor.added("graph_batches", s.graph_batches);
+  visitor.added("collectives", s.collectives);
   visitor.object("link", [&](auto&& link) {
     link.object("inter", [&](auto&& one) { describe_link(one, s.link_inter); });
     link.object("intra", [&](auto&& one) { describe_link(one, s.link_intra); });

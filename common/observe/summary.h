@@ -78,6 +78,8 @@ struct Summary {
   std::optional<std::int64_t> peak_device_bytes;
   /// Of rank 0's training batches those launched as CUDA graphs; empty: without cuda.graph.
   std::optional<std::int64_t> graph_batches;
+  /// Who summed gradients: nccl or host; empty: nobody had a choice.
+  std::optional<std::string> collectives;
   LinkSummary link_inter;
   LinkSummary link_intra;
   bool host_bound = false;     ///< ranks could not keep the emulated device's pace

@@ -63,6 +63,7 @@ TEST(Collectives, AutoTakesTheHostForWhatNcclCannotDo) {
     const Config config = on_gpus(c.sync, {c.setting});
     EXPECT_EQ(refusal_of(config), "");
     EXPECT_FALSE(sums_by_nccl(config));
+    EXPECT_EQ(collectives_of(config), "host");
     EXPECT_FALSE(find_backend(c.sync).takes_gpu(config));
     EXPECT_EQ(collectives_note(config),
               std::string("sync=") + c.sync +
@@ -159,6 +160,8 @@ TEST(Collectives, AreChosenWhereThereIsAChoice) {
     }
   }
   EXPECT_TRUE(sums_by_nccl(on_gpus("nccl")));
+  EXPECT_EQ(collectives_of(on_gpus("nccl")), "nccl");
+  EXPECT_EQ(collectives_of(on_gpus("ring")), std::nullopt);
   EXPECT_FALSE(sums_by_nccl(on_gpus("ring")));
   EXPECT_EQ(collectives_note(on_gpus("nccl")), "");
 }

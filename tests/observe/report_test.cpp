@@ -65,6 +65,7 @@ Summary full_summary() {
   s.peak_rss_bytes = 123'456'789;
   s.peak_device_bytes = 987'654'321;
   s.graph_batches = 38;
+  s.collectives = "nccl";
   s.link_inter = {"1gbit,50us", 0.998e9, 1.1e-4};
   s.host_bound = true;
   s.late_fraction = 0.125;
@@ -118,6 +119,7 @@ TEST(Summary, HasTheFieldsThatToolsRelyOn) {
                            "peak_rss_bytes",
                            "peak_device_bytes",
                            "graph_batches",
+                           "collectives",
                            "link",
                            "host_bound"}) {
     EXPECT_TRUE(parsed.contains(name)) << name;
@@ -148,13 +150,15 @@ TEST(Summary, SchemaPageNamesEveryField) {
   for (const std::string& name : names) EXPECT_TRUE(has(page, "`" + name + "`")) << name;
 }
 
-TEST(Summary, OfAnEarlierVersionHasNoPeakOfADevice) {
+TEST(Summary, OfAnEarlierVersionLacksWhatCameLater) {
   json parsed = json::parse(summary_to_json(full_summary()));
   parsed.erase("peak_device_bytes");
   parsed.erase("graph_batches");
+  parsed.erase("collectives");
   const Summary read = summary_from_json(parsed.dump(), "run/summary.json");
   EXPECT_FALSE(read.peak_device_bytes.has_value());
   EXPECT_FALSE(read.graph_batches.has_value());
+  EXPECT_FALSE(read.collectives.has_value());
 }
 
 TEST(Summary, RefusesNamingFileAndField) {

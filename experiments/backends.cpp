@@ -72,19 +72,6 @@ void check_servers_device(const Config& config, const Backend& backend) {
   }
 }
 
-/// Who sums is open to those alone that can do it either way.
-void check_collectives(const Config& config) {
-  if (config.cuda.collectives == "auto" || config.sync == "hierarchical" ||
-      config.sync == "sharded") {
-    return;
-  }
-  throw ConfigError(fmt::format(
-      "cuda.collectives = {} with sync = {}: {}; allowed: auto, or sync = hierarchical or sharded",
-      config.cuda.collectives, config.sync,
-      config.sync == "nccl" ? "it always sums by NCCL"
-                            : "it never sums by NCCL (sync = nccl is the flat sum)"));
-}
-
 /// What a backend that validates nothing itself cannot be trusted to do; nothing is left out
 /// silently.
 void check_plain(const Config& config) {

@@ -66,9 +66,13 @@ std::optional<Unable> unable(const Config& config) {
   return std::nullopt;
 }
 
-/// Of those whose sums a host can make as well.
+/// Whether NCCL can make the sums of `sync`, and a host can as well.
+bool either_way(const Config& config) {
+  return config.sync == "hierarchical" || config.sync == "sharded";
+}
+
 bool has_choice(const Config& config) {
-  return config.device == "cuda" && (config.sync == "hierarchical" || config.sync == "sharded");
+  return config.device == "cuda" && either_way(config);
 }
 
 [[noreturn]] void refuse(const Config& config, const std::string& setting, std::string_view reason,
@@ -113,9 +117,12 @@ Backend nccl_backend() {
 
 std::map<std::string, std::string> nccl_variables(const Config& config) {
   std::map<std::string, std::string> variables;
+  if (!sums_by_nccl(config)) {
+    return variables;
+  }
   const NcclConfig& nccl = config.nccl;
   const auto set = [&](const char* name, bool given, std::string value) {
-    if (sums_by_nccl(config) && given) {
+    if (given) {
       variables[name] = std::move(value);
     }
   };
@@ -152,6 +159,17 @@ std::string collectives_note(const Config& config) {
                                                             : unable(config).value().setting;
   return fmt::format("sync={}: gradients are summed on the host, not by NCCL, because of {}",
                      config.sync, why);
+}
+
+void check_collectives(const Config& config) {
+  if (config.cuda.collectives == "auto" || either_way(config)) {
+    return;
+  }
+  throw ConfigError(fmt::format(
+      "cuda.collectives = {} with sync = {}: {}; allowed: auto, or sync = hierarchical or sharded",
+      config.cuda.collectives, config.sync,
+      config.sync == "nccl" ? "it always sums by NCCL"
+                            : "it never sums by NCCL (sync = nccl is the flat sum)"));
 }
 
 void check_nccl_settings(const Config& config) {

@@ -27,6 +27,9 @@ namespace paceline {
 /// has no say.
 [[nodiscard]] std::string collectives_note(const Config& config);
 
+/// Throws ConfigError for a cuda.collectives where nobody has a choice.
+void check_collectives(const Config& config);
+
 /// Where NCCL sums: throws ConfigError for a setting that it cannot follow. Of sync=hierarchical
 /// and sync=sharded the host's form has been checked before, so it can stand in.
 void check_nccl_settings(const Config& config);

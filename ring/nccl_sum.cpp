@@ -121,12 +121,12 @@ class HierarchicalNcclSum final : public NcclSum {
 
 }  // namespace
 
-void wait_on_host(const GpuEvent& event, NcclCommunicators& comms) {
+void NcclSum::wait(const GpuEvent& event) const {
   while (!event.reached()) {
-    comms.check();
+    comms_.check();
     std::this_thread::sleep_for(kNcclHostPoll);
   }
-  comms.check();
+  comms_.check();
 }
 
 std::unique_ptr<NcclSum> make_flat_sum(NcclCommunicators& comms, GpuStream& stream) {

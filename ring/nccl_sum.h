@@ -12,9 +12,6 @@
 
 namespace paceline {
 
-/// Ends by exception soon after the communicators have failed.
-void wait_on_host(const GpuEvent& event, NcclCommunicators& comms);
-
 /// Queues on one stream; all ranks sum the same buckets in the same order. own() of a bucket holds
 /// the sum after sum().
 class NcclSum : public UpdateShares {
@@ -24,7 +21,8 @@ class NcclSum : public UpdateShares {
   /// `values`, `count` elements of `format` in device memory, become the sum over ranks where own()
   /// says so.
   virtual void sum(void* values, std::size_t count, Precision format) = 0;
-  void wait(const GpuEvent& event) const override { wait_on_host(event, comms_); }
+  /// Ends by exception soon after the communicators have failed.
+  void wait(const GpuEvent& event) const override;
 
  protected:
   NcclCommunicators& comms_;

@@ -273,7 +273,7 @@ class NcclSynchronizer final : public Synchronizer {
 
   void drain() {
     stream_->record(*drained_);
-    wait_on_host(*drained_, *comms_);
+    sum_->wait(*drained_);
   }
 
   WorkerContext context_;

@@ -76,9 +76,9 @@ void validate_single(const Config& config) {
   }
 }
 
-/// sync=single: the fixed point of exact sums is the host's.
+/// sync=single; the fixed point of exact sums is the host's.
 bool updates_on_gpu(const Config& config) {
-  return !config.sync_options.exact;
+  return config.device == "cuda" && !config.sync_options.exact;
 }
 
 template <RingFlavour flavour>
@@ -92,15 +92,15 @@ Backend backend(std::string_view name, std::string_view summary, void (*validate
   return row;
 }
 
-/// On GPUs by NCCL, or staged through the host.
-template <RingFlavour flavour>
-Backend either_backend(std::string_view name, std::string_view summary,
-                       void (*validate)(const Config&)) {
+/// Made by make_on_gpu where on_gpu() says so; else, on GPUs too, of the host.
+template <RingFlavour flavour, bool (*on_gpu)(const Config&),
+          std::unique_ptr<Synchronizer> (*make_on_gpu)(const WorkerContext&)>
+Backend backend_of_both(std::string_view name, std::string_view summary,
+                        void (*validate)(const Config&)) {
   Backend row = backend<flavour>(name, summary, validate);
-  row.binds_gpu = sums_by_nccl;
+  row.binds_gpu = on_gpu;
   row.make = [](const WorkerContext& context) {
-    return sums_by_nccl(context.config) ? make_nccl_synchronizer(context)
-                                        : make_ring_synchronizer(context, flavour);
+    return on_gpu(context.config) ? make_on_gpu(context) : make_ring_synchronizer(context, flavour);
   };
   return row;
 }
@@ -114,25 +114,19 @@ Backend ring_backend() {
 }
 
 Backend hierarchical_backend() {
-  return either_backend<RingFlavour::hierarchical>(
+  return backend_of_both<RingFlavour::hierarchical, sums_by_nccl, make_nccl_synchronizer>(
       "hierarchical", "allreduce that sums within each node before it crosses to others",
       validate_hierarchical);
 }
 
 Backend sharded_backend() {
-  return either_backend<RingFlavour::sharded>(
+  return backend_of_both<RingFlavour::sharded, sums_by_nccl, make_nccl_synchronizer>(
       "sharded", "reduce-scatter, step on this rank's shard, allgather (ZeRO-1)", validate_sharded);
 }
 
 Backend single_backend() {
-  Backend row =
-      backend<RingFlavour::single>("single", "one worker, nothing to synchronise", validate_single);
-  row.binds_gpu = updates_on_gpu;
-  row.make = [](const WorkerContext& context) {
-    const bool on_gpu = context.config.device == "cuda" && updates_on_gpu(context.config);
-    return on_gpu ? make_gpu_single(context) : make_ring_synchronizer(context, RingFlavour::single);
-  };
-  return row;
+  return backend_of_both<RingFlavour::single, updates_on_gpu, make_gpu_single>(
+      "single", "one worker, nothing to synchronise", validate_single);
 }
 
 }  // namespace paceline
